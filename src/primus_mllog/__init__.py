@@ -1,1 +1,37 @@
-"""placeholder"""
+"""The MLPerf training log of a Primus, Megatron-LM or Megatron-Bridge run, right the first time.
+
+Importing this package imports nothing else: each public name is loaded when it is first used
+(PEP 562), so neither torch nor a framework needs to be installed to look at a log.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from primus_mllog._version import __version__
+
+if TYPE_CHECKING:
+    from primus_mllog.mlperf_logger import MLPerfLogger, ThroughputTimer
+    from primus_mllog.run import MLPerfRun
+
+__all__ = ["MLPerfLogger", "MLPerfRun", "ThroughputTimer", "__version__"]
+
+_HOMES = {
+    "MLPerfLogger": "mlperf_logger",
+    "MLPerfRun": "run",
+    "ThroughputTimer": "mlperf_logger",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

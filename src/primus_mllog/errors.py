@@ -96,8 +96,8 @@ class EncodingError(PrimusMllogError, TypeError):
         self.key = key
         self.type_name = type_name
         super().__init__(
-            f"event {key!r}: a value of type {type_name} has no JSON form; pass a number, a string, "
-            "a boolean, None, an array or tensor, or a list or mapping of these"
+            f"event {key!r}: a value of type {type_name} has no JSON form; pass a number, a "
+            "string, a boolean, None, an array or tensor, or a list or mapping of these"
         )
 
 
@@ -124,7 +124,9 @@ class MissingDependencyError(PrimusMllogError, ImportError):
 
     def __init__(self, package: str, purpose: str, install: str) -> None:
         self.package = package
-        super().__init__(f"{purpose} needs {package}, which is not installed. Install it: {install}")
+        super().__init__(
+            f"{purpose} needs {package}, which is not installed. Install it: {install}"
+        )
 
 
 class LogFileError(PrimusMllogError):

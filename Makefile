@@ -1,0 +1,47 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# Each makes the virtual environment if there is none.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+# A torch that the Python already has (a ROCm build, say) is used and never replaced. Otherwise this one is
+# installed; PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu makes pip take the small CPU build.
+TORCH ?= torch==2.13.0
+HAS_TORCH := $(shell $(PYTHON) -c "import torch" 2>/dev/null && echo yes)
+
+.DELETE_ON_ERROR:
+.PHONY: demo test lint types unit format clean
+
+demo: $(VENV)/.has-demo
+	$(BIN)/primus-mllog demo
+
+test: lint types unit
+
+lint: $(VENV)/.has-test
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(VENV)/.has-test
+	$(BIN)/mypy
+
+unit: $(VENV)/.has-test
+	$(BIN)/python -m pytest -n 2 --dist loadfile -q
+
+format: $(VENV)/.has-test
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean:
+	rm -rf $(VENV) demo-results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/.has-demo: pyproject.toml
+	$(PYTHON) -m venv $(if $(HAS_TORCH),--system-site-packages) $(VENV)
+	$(if $(HAS_TORCH),,$(PIP) "$(TORCH)")
+	$(PIP) --editable ".[demo]"
+	touch $@
+
+$(VENV)/.has-test: $(VENV)/.has-demo
+	$(PIP) --editable ".[demo,test]"
+	touch $@
