@@ -47,7 +47,7 @@ CONVERTED = [
     (torch.Size([2, 3]), [2, 3]),
     (np.float32(0.25), 0.25),
     (np.int64(7), 7),
-    (np.bool_(True), True),  # noqa: FBT003 - the value under test
+    (np.bool_(True), True),
     (np.str_("x"), "x"),
     (np.array([1, 2]), [1, 2]),
     (np.dtype("float32"), "float32"),

@@ -47,12 +47,18 @@ class ProcessGroup(Protocol):
 class WorldGroup:
     """The ranks of ``torch.distributed``'s default group, or of the launcher before it exists."""
 
+    def __init__(self) -> None:
+        self._rank: int | None = None
+
     @property
     def rank(self) -> int:
         """This process's rank, 0 to ``world_size - 1``."""
+        if self._rank is not None:  # asked for at every event, also where none is written
+            return self._rank
         dist = _torch_distributed()
         if dist is not None:
-            return int(dist.get_rank())
+            self._rank = int(dist.get_rank())
+            return self._rank
         return settings.launcher_value(*_RANK_NAMES) or 0
 
     @property

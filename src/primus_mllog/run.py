@@ -137,6 +137,7 @@ class MLPerfRun:
         self._samples_count = 0
         self._block_since_ms = 0
         self._num_steps = 0
+        self._train_loss_frequency = self.settings.mllog_train_loss_log_freq
         self._train_losses: list[_TrainLoss] = []
         self._timer: ThroughputTimer | None = None
         self._termination = TerminationHandler(self._abort)
@@ -225,14 +226,13 @@ class MLPerfRun:
         self._begin(keys.BLOCK_START, self._where(), now)
         self._phase = Phase.BLOCK
 
-    @_allowed_in(Phase.BLOCK, Phase.BETWEEN)
     def step_start(self) -> None:
         """A training step begins."""
-        self._resume_block()
+        if self._phase is not Phase.BLOCK and not self._resume_block("step_start"):
+            return
         if self._timer is not None:
             self._timer.step_start()
 
-    @_allowed_in(Phase.BLOCK, Phase.BETWEEN)
     def step_stop(
         self,
         samples_count: int,
@@ -253,24 +253,17 @@ class MLPerfRun:
             loss: number or one-element tensor; None on ranks that do not have it.
             learning_rate: the rate this step was taken with.
         """
-        self._resume_block()
+        if self._phase is not Phase.BLOCK and not self._resume_block("step_stop"):
+            return
         if self._timer is not None:
             self._timer.step_stop()
         self._samples_count = samples_count
         self._num_steps += 1
+        frequency = self._train_loss_frequency
         step = self._num_steps if iteration is None else iteration
-        frequency = self.settings.mllog_train_loss_log_freq
-        if not frequency or step % frequency:
-            return
-        metadata = {**self._where(), keys.STEP: step}
-        if learning_rate is not None:
-            metadata[keys.LR] = learning_rate
-        now = now_ms()
-        is_logged = _is_on_host(loss)
-        if is_logged:
-            self._event(keys.TRAIN_LOSS, loss, metadata, now)
-        if not is_logged or self.group.world_size > 1:
-            self._train_losses.append(_TrainLoss(is_logged, loss, metadata, now))
+        if frequency and step % frequency == 0:
+            with self._termination.deferred():
+                self._train_loss(step, loss, learning_rate)
 
     @_allowed_in(Phase.BLOCK, Phase.BETWEEN)
     def eval_start(self, samples_count: int | None = None) -> None:
@@ -342,14 +335,29 @@ class MLPerfRun:
         atexit.unregister(self._abort)
         self._termination.uninstall()
 
-    def _resume_block(self) -> None:
-        """Open the block that began when the last evaluation ended.
+    def _resume_block(self, call: str) -> bool:
+        """Open the block that began when the last evaluation ended; False if no block may begin.
 
         Only a training step opens it: no block follows the last evaluation of a run.
         """
-        if self._phase is Phase.BETWEEN:
+        if self._phase is not Phase.BETWEEN:
+            self._refuse(call, (Phase.BLOCK, Phase.BETWEEN))
+            return False
+        with self._termination.deferred():
             self._begin(keys.BLOCK_START, self._where(), self._block_since_ms)
             self._phase = Phase.BLOCK
+        return True
+
+    def _train_loss(self, step: int, loss: Any, learning_rate: float | None) -> None:
+        metadata = {**self._where(), keys.STEP: step}
+        if learning_rate is not None:
+            metadata[keys.LR] = learning_rate
+        now = now_ms()
+        is_logged = _is_on_host(loss)
+        if is_logged:
+            self._event(keys.TRAIN_LOSS, loss, metadata, now)
+        if not is_logged or self.group.world_size > 1:
+            self._train_losses.append(_TrainLoss(is_logged, loss, metadata, now))
 
     def _end_block(self, instant: int, *, collective: bool) -> None:
         if self._phase is not Phase.BLOCK:

@@ -49,6 +49,9 @@ def capture_events(*, strict: bool = True) -> Iterator[list[dict[str, Any]]]:
         mock.patch.object(EventSink, "log", log),
         mock.patch.object(mlperf_logger.MLPerfLogger, "open", return_value=None),
         mock.patch.object(run.MLPerfRun, "strict_by_default", strict),
+        # a run that a test leaves open neither outlives it nor keeps the process's signals
+        mock.patch.object(run.atexit, "register"),
+        mock.patch.object(run.TerminationHandler, "install"),
     ):
         yield events
 
