@@ -253,13 +253,15 @@ def test_a_lifecycle_end_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.fault("T2")
 def test_throughput_counts_time_in_steps_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Samples per second of in-step time; then the count begins anew."""
-    clock = iter([0.0, 1.0, 100.0, 101.0])
+    """Samples per second of in-step time, without skipped steps; then the count begins anew."""
+    clock = iter([0.0, 1.0, 100.0, 101.0, 200.0])
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))
     timer = ThroughputTimer(global_batch_size=16)
     for _ in range(2):
         timer.step_start()
         timer.step_stop()
+    timer.step_start()
+    timer.step_stop(skipped=True)
     assert timer.get_throughput() == 16.0
     assert timer.get_throughput() is None
 

@@ -221,12 +221,12 @@ class ThroughputTimer:
         """A training step begins."""
         self._started = time.perf_counter()
 
-    def step_stop(self) -> None:
-        """The step that :meth:`step_start` began is done."""
-        if self._started is not None:
+    def step_stop(self, *, skipped: bool = False) -> None:
+        """The step that :meth:`step_start` began is done; a skipped step does not count."""
+        if self._started is not None and not skipped:
             self._seconds += time.perf_counter() - self._started
             self._num_steps += 1
-            self._started = None
+        self._started = None
 
     def get_throughput(self) -> float | None:
         """Samples per second of the steps since the last call; None if there were none."""

@@ -240,6 +240,7 @@ class MLPerfRun:
         iteration: int | None = None,
         loss: Any = None,
         learning_rate: float | None = None,
+        skipped: bool = False,
     ) -> None:
         """A training step is done.
 
@@ -252,16 +253,18 @@ class MLPerfRun:
             iteration: number of this step, counted from 1.
             loss: number or one-element tensor; None on ranks that do not have it.
             learning_rate: the rate this step was taken with.
+            skipped: the optimizer did not step (an overflow, say): the samples count, the step
+                is no work done and its loss is not logged.
         """
         if self._phase is not Phase.BLOCK and not self._resume_block("step_stop"):
             return
         if self._timer is not None:
-            self._timer.step_stop()
+            self._timer.step_stop(skipped=skipped)
         self._samples_count = samples_count
         self._num_steps += 1
         frequency = self._train_loss_frequency
         step = self._num_steps if iteration is None else iteration
-        if frequency and step % frequency == 0:
+        if frequency and step % frequency == 0 and not skipped:
             with self._termination.deferred():
                 self._train_loss(step, loss, learning_rate)
 

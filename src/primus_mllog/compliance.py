@@ -1,0 +1,168 @@
+"""The one wrapper around MLCommons' compliance checker: its verdict, with findings to act on.
+
+Verdicts are the official ones. What is added: every failure is kept, a crash of the official code
+is a finding, and lines are counted as an editor counts them. mlperf_logging's checker is imported
+when a log is checked, not before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from primus_mllog import benchmarks
+from primus_mllog.encoding import json_value
+from primus_mllog.errors import ConfigurationError, EncodingError, LogFileError, Problem
+from primus_mllog.findings import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = [
+    "Finding",
+    "Verdict",
+    "available_rulesets",
+    "check_file",
+    "check_header",
+    "check_lines",
+    "newest_ruleset",
+    "resolve_ruleset",
+]
+
+_BENCHMARK = "submission_benchmark"
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What the official checker says of one log."""
+
+    passed: bool
+    ruleset: str
+    findings: tuple[Finding, ...]
+    """Why it does not pass."""
+    warnings: tuple[Finding, ...] = ()
+    """What the official checker only warns about."""
+
+
+@functools.cache
+def available_rulesets() -> tuple[str, ...]:
+    """The training rulesets of the installed mlperf-logging, oldest first."""
+    spec = importlib.util.find_spec("mlperf_logging.compliance_checker")
+    folders = spec.submodule_search_locations if spec is not None else None
+    if not folders:
+        return ()
+    names = [p.name.removeprefix("training_") for p in Path(folders[0]).glob("training_*")]
+    names = [name for name in names if re.fullmatch(r"\d+\.\d+\.\d+", name)]
+    return tuple(sorted(names, key=lambda name: [int(part) for part in name.split(".")]))
+
+
+def newest_ruleset() -> str:
+    """The newest training ruleset of the installed mlperf-logging."""
+    return available_rulesets()[-1]
+
+
+def resolve_ruleset(name: str) -> str:
+    """``name``, or the newest ruleset if it is empty.
+
+    Raises:
+        ConfigurationError: there is no such ruleset.
+    """
+    if not name:
+        return newest_ruleset()
+    if name not in available_rulesets():
+        wanted = f"one of {', '.join(available_rulesets()[::-1])}"
+        raise ConfigurationError(Problem("MLLOG_RULESET", repr(name), wanted))
+    return name
+
+
+def check_file(path: str | Path, ruleset: str = "") -> Verdict:
+    """The official verdict on a log file.
+
+    Args:
+        path: the log.
+        ruleset: for instance ``"6.1.0"``; the newest when empty.
+
+    Raises:
+        LogFileError: the file cannot be read.
+        ConfigurationError: there is no such ruleset.
+    """
+    try:
+        # the official reader's encoding, in which any bytes at all are text
+        with Path(path).open(encoding="latin-1") as file:
+            return check_lines(file, ruleset)
+    except OSError as error:
+        raise LogFileError(str(path), error.strerror or str(error)) from error
+
+
+def check_lines(lines: Iterable[str], ruleset: str = "") -> Verdict:
+    """The official verdict on the lines of a log; see :func:`check_file`."""
+    from primus_mllog.official_checker import CollectingChecker
+
+    ruleset = resolve_ruleset(ruleset)
+    checker = CollectingChecker(ruleset)
+    passed = checker.check(lines)
+    warnings = tuple(Finding("official", key, text) for key, text in checker.warnings.items())
+    return Verdict(passed, ruleset, tuple(checker.findings), warnings)
+
+
+def check_header(header: Mapping[str, Any], ruleset: str = "") -> list[Finding]:
+    """What the official checker would refuse in a header, before there is a log.
+
+    The header is completed in memory with the body of a run, and the findings about the header
+    are returned, all at once: a benchmark that the rules do not know is replaced by the nearest
+    that they do, so that it hides no other finding.
+
+    Args:
+        header: MLPerf keys and values, in the order in which they are logged.
+        ruleset: for instance ``"6.1.0"``; the newest when empty.
+    """
+    findings = _header_findings(header, ruleset)
+    unknown = [f for f in findings if f.key == _BENCHMARK and f.line is not None]
+    nearest = benchmarks.nearest_name(str(header.get(_BENCHMARK, ""))) if unknown else None
+    if nearest is not None:
+        findings = _header_findings({**header, _BENCHMARK: nearest}, ruleset)
+        hint = f"Set MLLOG_SUBMISSION_BENCHMARK={nearest}."
+        findings = [*(dataclasses.replace(f, hint=hint) for f in unknown), *findings]
+    return [dataclasses.replace(finding, line=None) for finding in findings]
+
+
+# A run around a header. Whether the values are right does not matter: what is found about these
+# keys is not about the header.
+_BEFORE = (("cache_clear", True), ("init_start", None))
+_AFTER = (
+    ("init_stop", None),
+    ("run_start", None),
+    ("epoch_start", None),
+    ("block_start", None),
+    ("block_stop", None),
+    ("eval_start", None),
+    ("eval_accuracy", 0.5),
+    ("eval_stop", None),
+    ("epoch_stop", None),
+    ("run_stop", None),
+)
+
+
+def _header_findings(header: Mapping[str, Any], ruleset: str) -> list[Finding]:
+    run = [*_BEFORE, *header.items(), *_AFTER]
+    findings = check_lines([_line(key, value) for key, value in run], ruleset).findings
+    of_the_run = {key for key, _ in (*_BEFORE, *_AFTER)}
+    about_keys = [f for f in findings if f.key and f.key not in of_the_run]
+    # without a key: rules that do not exist and the crash that follows, named by their keys above
+    return about_keys or [f for f in findings if not f.key]
+
+
+def _line(key: str, value: Any) -> str:
+    try:
+        value = json_value(key, value)
+    except EncodingError:
+        value = repr(value)
+    metadata = {"file": "", "lineno": 0, "samples_count": 0, "status": "success"}
+    return (
+        f":::MLLOG {json.dumps({'time_ms': 0, 'key': key, 'value': value, 'metadata': metadata})}"
+    )
