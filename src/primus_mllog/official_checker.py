@@ -52,7 +52,9 @@ class CollectingChecker(mlp_compliance.ComplianceChecker):  # type: ignore[misc]
             try:
                 events = _Watched(self._parse(lines), self)
                 self.check_loglines(events, f"training_{self.ruleset}/common.yaml")
-            except Exception as error:  # noqa: BLE001 - whatever it dies of is a finding
+            except FileNotFoundError:  # rules that do not exist: it says so, then dies of it
+                return False
+            except Exception as error:  # noqa: BLE001 - whatever else it dies of is a finding
                 self._findings.append((None, self._crash(error)))
                 return False
         return not self.has_messages()
@@ -76,7 +78,8 @@ class CollectingChecker(mlp_compliance.ComplianceChecker):  # type: ignore[misc]
     def overwrite_messages(self, keys: Iterable[str]) -> None:
         """A rule file that defines a key again discards what earlier ones said of it."""
         super().overwrite_messages(keys)
-        self._findings = [(k, finding) for k, finding in self._findings if k not in keys]
+        again = set(keys)
+        self._findings = [(k, finding) for k, finding in self._findings if k not in again]
 
     # -- ours
 
@@ -125,15 +128,16 @@ class CollectingChecker(mlp_compliance.ComplianceChecker):  # type: ignore[misc]
                 "official", aim[1], f"{aim[1]}: none is as wanted: {wanted}", "none", wanted
             )
         if message.startswith("Could not find config file"):
-            return Finding("official", "", "there are no rules for this division and benchmark")
+            hint = "Correct submission_division and submission_benchmark."
+            return Finding(
+                "official", "", "there are no rules for this division and benchmark", hint=hint
+            )
         line = self._line if message.startswith("Log lines had parsing errors") else None
         return Finding("official", "", " ".join(message.split()), line=line)
 
     def _crash(self, error: Exception) -> Finding:
         message = f"the official checker dies of this log: {type(error).__name__}: {error}"
-        hint = "Its rules have no file for this division and benchmark: correct these two."
-        if not isinstance(error, FileNotFoundError):
-            hint = "This line holds something that the checker does not expect; correct it."
+        hint = "This line holds something that the checker does not expect; correct it."
         return Finding(
             "official", "", message, wanted="a log it can read", line=self._line, hint=hint
         )

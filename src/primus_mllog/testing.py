@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from unittest import mock
 
 from primus_mllog import mlperf_logger, run
+from primus_mllog.signals import TerminationHandler
 from primus_mllog.sinks import TOKEN, EventSink
 
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ def capture_events(*, strict: bool = True) -> Iterator[list[dict[str, Any]]]:
         mock.patch.object(mlperf_logger.MLPerfLogger, "open", return_value=None),
         mock.patch.object(run.MLPerfRun, "strict_by_default", strict),
         # a run that a test leaves open neither outlives it nor keeps the process's signals
-        mock.patch.object(run.atexit, "register"),
-        mock.patch.object(run.TerminationHandler, "install"),
+        mock.patch("atexit.register"),
+        mock.patch.object(TerminationHandler, "install"),
     ):
         yield events
 

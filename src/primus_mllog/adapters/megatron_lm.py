@@ -1,0 +1,254 @@
+"""Megatron-LM's own training loop, watched from outside.
+
+::
+
+    from primus_mllog import MLPerfRun
+    from primus_mllog.adapters.megatron_lm import mlperf_logging_for
+
+    with MLPerfRun() as run, mlperf_logging_for(run):
+        pretrain(...)
+
+While the block lasts, five functions of ``megatron.training.training`` are wrapped by ones that
+say what happened; the loop itself is Megatron's. Arguments are found by name in the signature of
+the installed release and results by what they are, because both have changed between releases.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from primus_mllog.errors import MissingDependencyError
+from primus_mllog.hyperparameters import extract_hyperparameters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from types import ModuleType
+
+    from primus_mllog.run import MLPerfRun
+
+__all__ = ["MegatronHooks", "mlperf_logging_for"]
+
+_LOSS = "lm loss"
+
+
+@contextlib.contextmanager
+def mlperf_logging_for(run: MLPerfRun, *, validation_set: int = 0) -> Iterator[MegatronHooks]:
+    """Log the ``pretrain()`` calls of the block as ``run``.
+
+    The initialisation begins when the block is entered, unless ``run.init_start()`` was called
+    before. The clock starts before Megatron opens the training data; ``run_stop`` is written on
+    every way out of Megatron's ``train()``.
+
+    Args:
+        run: the run, not yet started.
+        validation_set: which set decides, counted from 0, where
+            ``--multiple-validation-sets`` gives several.
+
+    Raises:
+        MissingDependencyError: Megatron-LM is not importable.
+    """
+    if run.phase is run.phase.NEW:
+        run.init_start()
+    hooks = MegatronHooks(run, _training_module(), validation_set=validation_set)
+    with hooks.installed():
+        yield hooks
+
+
+class MegatronHooks:
+    """What Megatron's loop does, said to a run.
+
+    Args:
+        run: the run.
+        training: the module that holds the loop (``megatron.training.training``).
+        validation_set: as for :func:`mlperf_logging_for`.
+    """
+
+    def __init__(self, run: MLPerfRun, training: Any, *, validation_set: int = 0) -> None:
+        self.run = run
+        self._training = training
+        self._validation_set = validation_set
+        self._sets_evaluated = 0
+        self._iteration = 0
+
+    @contextlib.contextmanager
+    def installed(self, **owners: Any) -> Iterator[None]:
+        """Wrap the loop's functions in the block; what they were is put back on every way out.
+
+        Args:
+            owners: by function name, the object in which the loop looks the function up, where
+                that is not Megatron's training module.
+        """
+        with contextlib.ExitStack() as stack:
+            for name, wrap in self._wrappers().items():
+                owner = owners.get(name, self._training)
+                original = getattr(owner, name, None)
+                if original is not None:
+                    stack.callback(_put_back, owner, name, vars(owner).get(name))
+                    setattr(owner, name, functools.wraps(original)(wrap(original)))
+            yield
+
+    def _wrappers(self) -> dict[str, Callable[[Any], Callable[..., Any]]]:
+        return {
+            "build_train_valid_test_data_iterators": self._before_the_data,
+            "train": self._around_training,
+            "train_step": self._around_step,
+            "evaluate_and_print_results": self._around_evaluation,
+            "evaluate": self._around_validation_set,
+        }
+
+    @property
+    def args(self) -> Any:
+        """Megatron's global arguments."""
+        return self._training.get_args()
+
+    def _start(self) -> None:
+        """The model is built and no data is open yet: the header, and the clock."""
+        if self.run.phase is not self.run.phase.INIT:
+            return
+        args = self.args
+        header = extract_hyperparameters(
+            args, self.run.settings, world_size=self.run.group.world_size
+        )
+        self.run.log_hyperparameters(header)
+        self.run.start(samples_count=args.consumed_train_samples)
+
+    def _before_the_data(self, original: Any) -> Callable[..., Any]:
+        def build_train_valid_test_data_iterators(*args: Any, **kwargs: Any) -> Any:
+            self._start()
+            return original(*args, **kwargs)
+
+        return build_train_valid_test_data_iterators
+
+    def _around_training(self, original: Any) -> Callable[..., Any]:
+        def train(*args: Any, **kwargs: Any) -> Any:
+            self._start()
+            self._iteration = self.args.iteration
+            try:
+                return original(*args, **kwargs)
+            finally:  # returned, sys.exit (exit interval, duration, signal) or exception
+                self.run.stop()
+
+        return train
+
+    def _around_step(self, original: Any) -> Callable[..., Any]:
+        optimizer_of = _argument(original, "optimizer")
+        run = self.run
+
+        def train_step(*args: Any, **kwargs: Any) -> Any:
+            # read before the step: afterwards the groups hold the next step's rate
+            learning_rate = _learning_rate(optimizer_of(args, kwargs))
+            run.step_start()
+            result = original(*args, **kwargs)
+            self._iteration += 1
+            losses, is_skipped = _step_result(result)
+            megatron_args = self.args
+            run.step_stop(
+                # Megatron advances its own count only after this returns
+                megatron_args.consumed_train_samples + self._batch_size(megatron_args),
+                iteration=self._iteration,
+                loss=_loss(losses),
+                learning_rate=learning_rate,
+                skipped=is_skipped,
+            )
+            return result
+
+        return train_step
+
+    def _around_evaluation(self, original: Any) -> Callable[..., Any]:
+        def evaluate_and_print_results(*args: Any, **kwargs: Any) -> Any:
+            if self.run.finished:  # the framework's last validation and its test set
+                return original(*args, **kwargs)
+            self._sets_evaluated = 0
+            self.run.eval_start(self.args.consumed_train_samples)
+            return original(*args, **kwargs)
+
+        return evaluate_and_print_results
+
+    def _around_validation_set(self, original: Any) -> Callable[..., Any]:
+        def evaluate(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            is_deciding = self._sets_evaluated == self._validation_set
+            self._sets_evaluated += 1
+            in_evaluation = self.run.phase is self.run.phase.EVALUATION
+            if in_evaluation and (is_deciding or _is_time_limit(result)):
+                losses = result[0]
+                if self.run.eval_stop(None if losses is None else _loss(losses)):
+                    self._leave_the_loop()
+            return result
+
+        return evaluate
+
+    def _leave_the_loop(self) -> None:
+        """Make ``train()`` return after this evaluation, on every rank alike."""
+        args = self.args
+        args.train_iters = self._iteration
+        args.do_valid = args.do_test = False
+
+    def _batch_size(self, args: Any) -> int:
+        num_microbatches = self._training.get_num_microbatches()
+        return int(args.data_parallel_size * args.micro_batch_size * num_microbatches)
+
+
+def _training_module() -> ModuleType:
+    try:
+        return importlib.import_module("megatron.training.training")
+    except ImportError as error:
+        raise MissingDependencyError(
+            "megatron.training",
+            "logging a Megatron-LM training",
+            "add your Megatron-LM checkout to PYTHONPATH (the megatron-core wheels from 0.17 on "
+            f"have it too). The import failed with: {error}",
+        ) from error
+
+
+def _put_back(owner: Any, name: str, original: Any) -> None:
+    """Undo a ``setattr``: an instance whose class has the method had no attribute of its own."""
+    if original is None:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, original)
+
+
+def _argument(function: Any, name: str) -> Callable[[tuple[Any, ...], Mapping[str, Any]], Any]:
+    """A reader of one argument of a call, found by name in the signature; None where absent."""
+    names = list(inspect.signature(function).parameters)
+    index = names.index(name) if name in names else len(names)
+
+    def read(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return args[index] if index < len(args) else kwargs.get(name)
+
+    return read
+
+
+def _learning_rate(optimizer: Any) -> float | None:
+    """The rate of the first group that has parameters and no rate of its own."""
+    for group in getattr(optimizer, "param_groups", ()):
+        if group.get("params") and not group.get("is_decoupled_lr", False):
+            return float(group["lr"])
+    return None
+
+
+def _step_result(result: Any) -> tuple[Mapping[str, Any], bool]:
+    """The losses and whether the optimizer step was skipped.
+
+    ``train_step`` returns the losses and, next, the skip flag in every release; how many values
+    follow has changed.
+    """
+    losses, skipped = result[0], result[1]
+    return losses or {}, bool(skipped)
+
+
+def _loss(losses: Mapping[str, Any]) -> Any:
+    """The language-model loss, or the first of the losses; None off the last pipeline stage."""
+    if _LOSS in losses:
+        return losses[_LOSS]
+    return next(iter(losses.values()), None)
+
+
+def _is_time_limit(result: Any) -> bool:
+    """Whether ``evaluate`` returned because ``--exit-duration-in-mins`` was used up."""
+    return result[0] is None

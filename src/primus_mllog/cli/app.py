@@ -1,0 +1,43 @@
+"""The commands, put together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from primus_mllog import __version__
+from primus_mllog.cli.check import check
+from primus_mllog.cli.demo import demo
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="primus-mllog",
+    help="The MLPerf training log of a Megatron-family run, right the first time.",
+    no_args_is_help=True,
+    add_completion=False,
+    # plain tracebacks and help: rich's boxes break in the logs of a cluster job
+    pretty_exceptions_enable=False,
+)
+app.command()(check)
+app.command()(demo)
+
+
+def _version(*, value: bool) -> None:
+    if value:
+        typer.echo(f"primus-mllog {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Say the version and stop."
+        ),
+    ] = False,
+) -> None:
+    pass

@@ -1,0 +1,125 @@
+"""``primus-mllog check``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path  # noqa: TC003 - typer reads it at run time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from primus_mllog import compliance
+from primus_mllog.errors import LogFileError
+from primus_mllog.records.lint import lint
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from primus_mllog.compliance import Finding, Verdict
+
+__all__ = ["check"]
+
+_FAILED, _UNREADABLE = 1, 2
+
+
+def check(
+    logs: Annotated[list[Path], typer.Argument(help="Logs to check.", show_default=False)],
+    ruleset: Annotated[
+        str, typer.Option(help="MLPerf ruleset, for instance 6.1.0.", show_default="newest")
+    ] = "",
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Ask MLCommons' compliance checker about each log, and add what it lets pass.
+
+    The verdict is the official one; our findings stand beside it, labelled, and do not change it.
+    Exit code: 0 all logs pass, 1 some fail, 2 some cannot be read.
+    """
+    ruleset = compliance.resolve_ruleset(ruleset)
+    results = [_check(path, ruleset) for path in logs]
+    if as_json:
+        typer.echo(json.dumps({"schema": 1, "logs": [_as_json(r) for r in results]}, indent=2))
+    else:
+        for result in results:
+            _print(result)
+    raise typer.Exit(max(result.exit_code for result in results))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Result:
+    """One log: the official verdict and our findings, or why it cannot be read."""
+
+    path: Path
+    verdict: Verdict | None = None
+    lint: tuple[Finding, ...] = ()
+    error: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        if self.verdict is None:
+            return _UNREADABLE
+        return 0 if self.verdict.passed else _FAILED
+
+
+def _check(path: Path, ruleset: str) -> _Result:
+    try:
+        return _Result(path, compliance.check_file(path, ruleset), tuple(lint(path)))
+    except LogFileError as error:
+        return _Result(path, error=str(error))
+
+
+def _as_json(result: _Result) -> dict[str, Any]:
+    """One log in the ``--json`` output; keys are only ever added within a schema number."""
+    verdict = result.verdict
+    return {
+        "path": str(result.path),
+        "passed": None if verdict is None else verdict.passed,
+        "ruleset": None if verdict is None else verdict.ruleset,
+        "error": result.error or None,
+        "official": [dataclasses.asdict(f) for f in (verdict.findings if verdict else ())],
+        "warnings": [dataclasses.asdict(f) for f in (verdict.warnings if verdict else ())],
+        "lint": [dataclasses.asdict(f) for f in result.lint],
+    }
+
+
+def _print(result: _Result) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    path = _plain(str(result.path))
+    if result.verdict is None:
+        console.print(Text.assemble(("CANNOT READ  ", "bold red"), _plain(result.error)))
+        return
+    verdict = ("PASS  ", "bold green") if result.verdict.passed else ("FAIL  ", "bold red")
+    by = f"  (MLCommons, ruleset {result.verdict.ruleset})"
+    console.print(Text.assemble(verdict, (path, "bold"), (by, "dim")), soft_wrap=True)
+    sections = (
+        ("official findings", result.verdict.findings, "red"),
+        ("official warnings", result.verdict.warnings, "yellow"),
+        ("our findings: the official checker lets these pass", result.lint, "yellow"),
+    )
+    for title, findings, style in sections:
+        if findings:
+            console.print(Text(f"  {title}", style=style))
+        for finding in findings:
+            _print_finding(console, path, finding)
+
+
+def _print_finding(console: Console, path: str, finding: Finding) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    if finding.line is not None:  # in one piece, so that an editor can follow it
+        console.print(Text(f"    {path}:{finding.line}"), soft_wrap=True)
+    console.print(
+        Padding(Text(_plain(finding.message)), (0, 0, 0, 4 if finding.line is None else 6))
+    )
+    if finding.hint:
+        console.print(Padding(Text(f"→ {_plain(finding.hint)}", style="dim"), (0, 0, 0, 6)))
+
+
+def _plain(text: str) -> str:
+    """``text`` with control characters shown, not obeyed: a log must not drive the terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

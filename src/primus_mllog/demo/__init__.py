@@ -1,0 +1,1 @@
+"""The demo: a small but real Megatron-Core training on the CPU that writes a checked MLPerf log."""

@@ -1,0 +1,1 @@
+"""Reading logs. Never imports torch."""

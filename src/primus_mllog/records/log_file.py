@@ -1,0 +1,111 @@
+"""A tolerant reader of MLPerf logs: whatever a cluster has made of the lines.
+
+Launcher prefixes before ``:::MLLOG``, framework noise, CRLF, a byte-order mark, two events on one
+line, a line that was cut off, NaN: everything that can be read is, and what cannot is said.
+Streams, so that a log of gigabytes needs no more memory than its longest line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from primus_mllog.errors import LogFileError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["Event", "Malformed", "read_events"]
+
+_BEGIN: Final = ":::MLLOG "
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """One event of a log."""
+
+    line: int
+    """Line of the file, counted from 1."""
+    time_ms: int
+    event_type: str
+    key: str
+    value: Any
+    metadata: dict[str, Any]
+    shares_line: bool = False
+    """Whether another event is on the same line: MLCommons' tools see only the last."""
+    has_nan: bool = False
+    """Whether it holds ``NaN`` or ``Infinity``, which are not JSON."""
+
+    @property
+    def samples_count(self) -> Any:
+        """Training samples at this event, where it says so."""
+        return self.metadata.get("samples_count")
+
+
+@dataclasses.dataclass(frozen=True)
+class Malformed:
+    """Something that begins as an event does and cannot be read as one."""
+
+    line: int
+    """Line of the file, counted from 1."""
+    reason: str
+    text: str
+
+
+def read_events(source: str | Path | Iterable[str]) -> Iterator[Event | Malformed]:
+    """The events of a log, in the order of its lines.
+
+    Args:
+        source: the path of a log, or its lines.
+
+    Raises:
+        LogFileError: the file cannot be read.
+    """
+    if not isinstance(source, (str, Path)):
+        yield from _events_of(source)
+        return
+    try:
+        with Path(source).open(encoding="utf-8-sig", errors="replace") as file:
+            yield from _events_of(file)
+    except OSError as error:
+        raise LogFileError(str(source), error.strerror or str(error)) from error
+
+
+def _events_of(lines: Iterable[str]) -> Iterator[Event | Malformed]:
+    for number, line in enumerate(lines, start=1):
+        if _BEGIN in line:
+            _, *texts = line.split(_BEGIN)
+            for text in texts:
+                yield _event(number, text.strip(), shares_line=len(texts) > 1)
+
+
+def _event(line: int, text: str, *, shares_line: bool) -> Event | Malformed:
+    constants: list[str] = []
+
+    def constant(name: str) -> float:
+        """Called for NaN and Infinity, which Python reads as JSON and others do not."""
+        constants.append(name)
+        return float(name)
+
+    try:
+        decoder = json.JSONDecoder(parse_constant=constant)
+        # what follows the object is another writer's, who did not wait for the newline
+        content, _ = decoder.raw_decode(text)
+        return Event(
+            line=line,
+            time_ms=int(content["time_ms"]),
+            event_type=str(content.get("event_type", "")),
+            key=str(content["key"]),
+            value=content["value"],
+            metadata=dict(content.get("metadata") or {}),
+            shares_line=shares_line,
+            has_nan=bool(constants),
+        )
+    except json.JSONDecodeError as error:
+        return Malformed(line, f"not JSON ({error.msg} at character {error.pos})", text)
+    except KeyError as error:
+        return Malformed(line, f"without {error}", text)
+    except (TypeError, ValueError, AttributeError) as error:
+        return Malformed(line, f"not an event ({error})", text)
