@@ -119,7 +119,7 @@ class CollectingChecker(mlp_compliance.ComplianceChecker):  # type: ignore[misc]
         ):
             wanted = occurrences[1].lower().replace("_", " ")
             found = "nothing" if occurrences[3] in {None, "0"} else occurrences[3]
-            names = re.findall(r"'(\w+)'", occurrences[2])
+            names = sorted(re.findall(r"'(\w+)'", occurrences[2]))  # the rules' order is a set's
             text = f"{' or '.join(names)}: found {found}, wanted: {wanted}"
             return Finding("official", names[0], text, found, wanted)
         if aim := re.match(r"Failed checks for (\w+) : (.*)", message):

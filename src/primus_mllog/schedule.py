@@ -12,7 +12,7 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 __all__ = ["Schedule", "exact_or_given"]
 
@@ -75,23 +75,11 @@ def exact_or_given(
     """The learning rate, with its last bits as the rule for llama31_405b compares them.
 
     The rule is ``lr · 1152 == global_batch_size · 8e-5``, in floating point and without a
-    tolerance, so the quotient itself fails at some batch sizes. A rate that is the rule's to six
-    digits is replaced by the nearest float that passes; any other is left for the checker.
+    tolerance, so a rate that was rounded for a configuration file fails. One that is the rule's
+    to six digits is replaced by the rule's own quotient. At some batch sizes (496, for instance)
+    no float at all passes; the preflight says so.
     """
     if benchmark != "llama31_405b" or learning_rate is None or not global_batch_size:
         return learning_rate
-    wanted = global_batch_size * 8e-5
-    if not math.isclose(learning_rate * 1152, wanted, rel_tol=1e-6):
-        return learning_rate
-    candidates = _neighbours(wanted / 1152)
-    return next((rate for rate in candidates if rate * 1152 == wanted), learning_rate)
-
-
-def _neighbours(number: float) -> Iterator[float]:
-    """The float itself, then the next ones up and down."""
-    above = below = number
-    yield number
-    for _ in range(8):
-        above, below = math.nextafter(above, math.inf), math.nextafter(below, 0.0)
-        yield above
-        yield below
+    exact = global_batch_size * 8e-5 / 1152
+    return exact if math.isclose(learning_rate, exact, rel_tol=1e-6) else learning_rate

@@ -39,7 +39,7 @@ def install_late() -> None:
 
     datasets_utils.compile_helpers = lambda: None  # runs make; the wheel has them compiled
     with contextlib.suppress(ImportError):
-        import megatron.core.transformer.moe.moe_utils as moe_utils
+        from megatron.core.transformer.moe import moe_utils
 
         # some releases leave the name unbound without Transformer Engine
         moe_utils.te_general_gemm = getattr(moe_utils, "te_general_gemm", None)
@@ -77,7 +77,7 @@ class _Stream:
     def __enter__(self) -> Any:
         return self
 
-    def __exit__(self, *_: Any) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
     def record_event(self, *_: Any) -> Any:
         return self
 
@@ -138,9 +138,9 @@ def _run_collectives_on_gloo() -> None:
     init_process_group, all_to_all_single = dist.init_process_group, dist.all_to_all_single
 
     def init(
-        backend: Any = None,  # noqa: ARG001 - always gloo
+        backend: Any = None,
         *args: Any,
-        device_id: Any = None,  # noqa: ARG001 - would name an accelerator
+        device_id: Any = None,
         **kwargs: Any,
     ) -> Any:
         return init_process_group("gloo", *args, **kwargs)

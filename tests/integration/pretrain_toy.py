@@ -48,7 +48,7 @@ class Sequences(torch.utils.data.Dataset[Any]):
         return sample
 
 
-def datasets(num_samples: Any, vp_stage: int | None = None) -> tuple[Any, Any, Any]:  # noqa: ARG001
+def datasets(num_samples: Any, vp_stage: int | None = None) -> tuple[Any, Any, Any]:
     """Training, validation (as many sets as asked for) and test data."""
     valid: Any = Sequences(1024, 2)
     if get_args().multiple_validation_sets:
