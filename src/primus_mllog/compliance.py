@@ -76,7 +76,7 @@ def resolve_ruleset(name: str) -> str:
         return newest_ruleset()
     if name not in available_rulesets():
         wanted = f"one of {', '.join(available_rulesets()[::-1])}"
-        raise ConfigurationError(Problem("MLLOG_RULESET", repr(name), wanted))
+        raise ConfigurationError(Problem("MLLOG_RULESET or --ruleset", repr(name), wanted))
     return name
 
 
