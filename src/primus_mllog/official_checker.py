@@ -7,14 +7,16 @@ checked, not before.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import re
 import types
-from typing import TYPE_CHECKING, Any
-from unittest import mock
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mlperf_logging.compliance_checker import mlp_compliance, mlp_parser
 
+from primus_mllog import benchmarks, rule_words
 from primus_mllog.findings import Finding
 
 if TYPE_CHECKING:
@@ -23,6 +25,15 @@ if TYPE_CHECKING:
 __all__ = ["CollectingChecker"]
 
 _EVENT = ":::MLLOG "
+_BENCHMARK, _DIVISION = "submission_benchmark", "submission_division"
+_RULES = Path(mlp_compliance.__file__).parent
+
+
+class _Placed(NamedTuple):
+    """An event, and its line of the file, counted from 1."""
+
+    event: Any
+    line: int
 
 
 class CollectingChecker(mlp_compliance.ComplianceChecker):  # type: ignore[misc] # untyped base
@@ -37,8 +48,8 @@ class CollectingChecker(mlp_compliance.ComplianceChecker):  # type: ignore[misc]
     def __init__(self, ruleset: str) -> None:
         super().__init__("training", ruleset, quiet=False, werror=False)
         self._findings: list[tuple[str | None, Finding]] = []
-        self._file_lines: list[int] = []
         self._event: Any = None
+        self._line: int | None = None
         self._state: dict[str, Any] = {}
 
     @property
@@ -46,22 +57,24 @@ class CollectingChecker(mlp_compliance.ComplianceChecker):  # type: ignore[misc]
         """Every failure so far, in the order in which they were found."""
         return [finding for _, finding in self._findings]
 
+    @property
+    def warning_findings(self) -> list[Finding]:
+        """What the checker only warns about."""
+        return [self._finding(message, key) for key, message in self.warnings.items()]
+
     def check(self, lines: Iterable[str]) -> bool:
         """The official verdict; a crash of the official code is a finding and a failure."""
         with _kept_to_itself():
             try:
-                events = _Watched(self._parse(lines), self)
-                self.check_loglines(events, f"training_{self.ruleset}/common.yaml")
-            except FileNotFoundError:  # rules that do not exist: it says so, then dies of it
-                return False
-            except Exception as error:  # noqa: BLE001 - whatever else it dies of is a finding
+                events = self._parse(lines)
+            except Exception as error:  # noqa: BLE001 - whatever it dies of is a finding
                 self._findings.append((None, self._crash(error)))
                 return False
-        return not self.has_messages()
+            return self._judge(events)
 
-    def look_at(self, event: Any) -> None:
+    def look_at(self, placed: _Placed | None) -> None:
         """Remember the event that the checker is about to judge."""
-        self._event = event
+        self._event, self._line = placed or (None, None)
 
     # -- called by the base class
 
@@ -83,39 +96,78 @@ class CollectingChecker(mlp_compliance.ComplianceChecker):  # type: ignore[misc]
 
     # -- ours
 
-    def _parse(self, lines: Iterable[str]) -> list[Any]:
+    def _parse(self, lines: Iterable[str]) -> list[_Placed]:
         """The events, by the ruleset's own parser, one line at a time to know which one failed."""
         name = f"{mlp_parser.__name__}.ruleset_{self.ruleset.replace('.', '')}"
         parse = importlib.import_module(name).parse_generator
         events = []
-        for number, line in enumerate(lines, start=1):
-            if _EVENT not in line:
-                continue
-            self._file_lines.append(number)
-            self._event = types.SimpleNamespace(lineno=len(self._file_lines) - 1)
-            parsed, errors = parse([line])
-            for event in parsed:
-                event.lineno = self._event.lineno
-                events.append(event)
-            for _, error in errors:
-                self.put_message(f"Log lines had parsing errors: {error}")
-        self._event = None
+        number = 1
+        for line in lines:
+            if _EVENT in line:
+                self._line = number
+                parsed, errors = parse([line])
+                events += [_Placed(event, number) for event in parsed]
+                for _, error in errors:
+                    self.put_message(f"Log lines had parsing errors: {error}")
+            # a lone carriage return (a progress bar) ends a line for the parser, for no editor
+            number += not line.endswith("\r")
+        self._line = None
         return events
 
-    @property
-    def _line(self) -> int | None:
-        return None if self._event is None else self._file_lines[self._event.lineno]
+    def _judge(self, events: list[_Placed]) -> bool:
+        mlp_compliance.enqueued_configs.clear()
+        try:
+            self.check_loglines(_Watched(events, self), f"training_{self.ruleset}/common.yaml")
+        except FileNotFoundError:  # rules that do not exist: it says so, then dies of it
+            self._judge_as_meant(events)
+            return False
+        except Exception as error:  # noqa: BLE001 - whatever else it dies of is a finding
+            self._findings.append((None, self._crash(error)))
+            return False
+        if not events:  # all that is missing follows from this
+            hint = "Is this the log?"
+            self._findings = [(None, Finding("official", "", "No log lines detected", hint=hint))]
+        return not self.has_messages()
+
+    def _judge_as_meant(self, events: list[_Placed]) -> None:
+        """There are no rules for this benchmark or division: say so, and what was meant.
+
+        A benchmark is judged by the rules of the nearest name, so that it hides nothing else.
+        """
+        named = [(k, f) for k, f in self._findings if k in {_BENCHMARK, _DIVISION}]
+        said = {e.key: str(e.value["value"]) for e, _ in events if e.key in {_BENCHMARK, _DIVISION}}
+        name, division = said.get(_BENCHMARK, ""), said.get(_DIVISION, "")
+        meant = benchmarks.nearest_name(name)
+        if meant is not None and self.ruleset in _rulesets_with(meant, division):
+            for event, _ in events:
+                if event.key == _BENCHMARK:
+                    event.value["value"] = meant
+            hint = f"The rules spell it {meant} (MLLOG_SUBMISSION_BENCHMARK)."
+            by_what_was_meant = CollectingChecker(self.ruleset)
+            by_what_was_meant._judge(events)  # noqa: SLF001 - it is one of us
+            self.warnings = by_what_was_meant.warnings
+            others = by_what_was_meant._findings  # noqa: SLF001 - as above
+        else:
+            rulesets = ", ".join(_rulesets_with(name, division))
+            hint = f"Rulesets that have it: {rulesets}." if rulesets else ""
+            others = [] if named else self._findings
+        self._findings = [
+            (key, dataclasses.replace(f, hint=hint) if key == _BENCHMARK else f)
+            for key, f in named
+        ] + others
 
     def _finding(self, message: str, key: str | None) -> Finding:
         """A failure's message, taken apart."""
-        test = re.search(r"(?:failed test: |CHECK code:\n)(.*)", message)
-        if test and key:
-            found = repr(self._event.value["value"])
-            wanted = _in_words(test[1].strip(), self._state)
-            text = f"{key} is {found}, wanted: {wanted}"
+        if key and (test := re.search(r"(?:failed test: |CHECK code:\n)(.*)", message)):
+            found, wanted, hint = rule_words.explain(test[1].strip(), self._event, self._state)
+            text = f"{key}: found {found}, wanted: {wanted}"
+            return Finding("official", key, text, found, wanted, self._line, hint)
+        if key and message.startswith("Failed executing code"):
+            found, wanted = repr(self._event.value["value"]), "a value that the rules work with"
+            text = f"{key}: found {found}, wanted: {wanted}"
             return Finding("official", key, text, found, wanted, self._line)
         if occurrences := re.match(
-            r"Required (\S+) occurrence of (.+?)(?: but found (.*))?$", message
+            r"Required (\S+) occurrence of (.+?)(?: but found (.*))?$", message, re.DOTALL
         ):
             wanted = occurrences[1].lower().replace("_", " ")
             found = "nothing" if occurrences[3] in {None, "0"} else occurrences[3]
@@ -123,17 +175,14 @@ class CollectingChecker(mlp_compliance.ComplianceChecker):  # type: ignore[misc]
             text = f"{' or '.join(names)}: found {found}, wanted: {wanted}"
             return Finding("official", names[0], text, found, wanted)
         if aim := re.match(r"Failed checks for (\w+) : (.*)", message):
-            wanted = f"at least one that is {_in_words(aim[2].strip(), self._state)}"
-            return Finding(
-                "official", aim[1], f"{aim[1]}: none is as wanted: {wanted}", "none", wanted
-            )
+            _, wanted, _ = rule_words.explain(aim[2].strip(), None, self._state)
+            wanted = f"at least one that is {wanted}"
+            return Finding("official", aim[1], f"{aim[1]}: found none, wanted: {wanted}", "none", wanted)
         if message.startswith("Could not find config file"):
             hint = "Correct submission_division and submission_benchmark."
-            return Finding(
-                "official", "", "there are no rules for this division and benchmark", hint=hint
-            )
-        line = self._line if message.startswith("Log lines had parsing errors") else None
-        return Finding("official", "", " ".join(message.split()), line=line)
+            text = "there are no rules for this division and benchmark"
+            return Finding("official", "", text, hint=hint)
+        return Finding("official", "", " ".join(message.split()), line=self._line)
 
     def _crash(self, error: Exception) -> Finding:
         message = f"the official checker dies of this log: {type(error).__name__}: {error}"
@@ -146,15 +195,21 @@ class CollectingChecker(mlp_compliance.ComplianceChecker):  # type: ignore[misc]
 class _Watched(list[Any]):
     """Events that tell the checker which of them is being judged, should it die there."""
 
-    def __init__(self, events: list[Any], checker: CollectingChecker) -> None:
+    def __init__(self, events: list[_Placed], checker: CollectingChecker) -> None:
         super().__init__(events)
         self._checker = checker
 
     def __iter__(self) -> Iterator[Any]:
-        for event in super().__iter__():
-            self._checker.look_at(event)
-            yield event
+        for placed in super().__iter__():
+            self._checker.look_at(placed)
+            yield placed.event
         self._checker.look_at(None)
+
+
+def _rulesets_with(name: str, division: str) -> list[str]:
+    """The rulesets that have rules for a benchmark in a division, oldest first."""
+    folders = [f for f in _RULES.glob("training_*") if (f / f"{division}_{name}.yaml").exists()]
+    return sorted(folder.name.removeprefix("training_") for folder in folders)
 
 
 @contextlib.contextmanager
@@ -164,38 +219,12 @@ def _kept_to_itself() -> Iterator[None]:
     It speaks through the root logger, to which its first word adds a handler, and it keeps the
     rule files still to be read in a list of the module, which a crash leaves filled.
     """
-    silent = types.SimpleNamespace(info=lambda *_: None, warning=lambda *_: None)
-    with mock.patch.object(mlp_compliance, "logging", silent):
-        mlp_compliance.enqueued_configs.clear()
-        try:
-            yield
-        finally:
-            mlp_compliance.enqueued_configs.clear()
-
-
-def _in_words(test: str, state: dict[str, Any]) -> str:  # noqa: PLR0911 - one for each form
-    """A rule's test as what a person would want to read."""
-    value = r"v\['value'\]"
-    if match := re.fullmatch(rf"{value} == (.+)", test):
-        return _evaluated(match[1], state)
-    if match := re.fullmatch(rf"abs\({value} - (.+)\) < 1e-\d+", test):
-        return _evaluated(match[1], state)
-    if match := re.fullmatch(rf"{value} in \[(.+)\]", test):
-        return f"one of {match[1]}"
-    if match := re.fullmatch(rf"(is_integer\({value}\) and )?{value} >(=?) (\S+)", test):
-        whole = "a whole number, " if match[1] else ""
-        return f"{whole}{'at least' if match[2] else 'more than'} {match[3]}"
-    if re.fullmatch(rf"{value} != ''", test):
-        return "not empty"
-    if match := re.fullmatch(rf"\(?{value} (<=?) ([\d.]+)\)? and {value} > 0\.0", test):
-        return f"{'at most' if match[1] == '<=' else 'below'} {match[2]}"
-    return re.sub(value, "value", test)
-
-
-def _evaluated(expression: str, state: dict[str, Any]) -> str:
-    """The number that an expression of a rule stands for in this log, where it has one."""
+    spoken_through = mlp_compliance.logging
+    mlp_compliance.logging = types.SimpleNamespace(
+        info=lambda *_: None, warning=lambda *_: None
+    )
     try:
-        # the rule file's own code, which the official checker evaluates just so
-        return repr(eval(expression, dict(state)))  # noqa: S307
-    except Exception:  # noqa: BLE001 - it refers to something that this log does not have
-        return expression
+        yield
+    finally:
+        mlp_compliance.logging = spoken_through
+        mlp_compliance.enqueued_configs.clear()

@@ -1,0 +1,96 @@
+"""The README says what is true."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grammar import assert_finished
+from primus_mllog import MLPerfRun
+from primus_mllog.settings import PretrainSettings, SFTSettings
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+ARGS = {"global_batch_size": 16, "eval_interval": 2, "lr": 0.1, "seed": 7}
+
+
+def block(text: str) -> str:
+    [found] = [code for code in BLOCKS if text in code]
+    return found
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "run.log"
+    monkeypatch.setenv("MLLOG_OUTPUT_FILE", str(path))
+    monkeypatch.setenv("MLLOG_TARGET_EVAL_LOSS", "1.0")
+    monkeypatch.setenv("MLLOG_PREFLIGHT", "off")
+    return path
+
+
+def events_in(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line.removeprefix(":::MLLOG ")) for line in path.read_text().splitlines()]
+
+
+def test_every_variable_is_in_the_table() -> None:
+    """The table has a row for each variable, with its default and what it means, and no other."""
+    rows = re.findall(r"^\| `([A-Z_0-9]+)` \| (.*?) \| (.*) \|$", README, re.MULTILINE)
+    expected = []
+    for name, field in PretrainSettings.model_fields.items():
+        default = f"`{default_text(field.default)}`"
+        other = SFTSettings.model_fields[name].default
+        if other != field.default:
+            default += f"; fine-tuning `{default_text(other)}`"
+        meaning = " ".join((field.description or "").split())
+        expected.append((name.upper(), default, meaning))
+    assert rows == expected
+
+
+def default_text(value: Any) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value) or '""'
+
+
+def test_the_loop_of_the_readme_writes_a_whole_run(log: Path) -> None:
+    """The loop stops at the target and leaves one finished run."""
+    losses = iter([2.0, 1.5, 0.9, 0.1])
+    names = {
+        "build_model": lambda: (None, ARGS),
+        "training_data": lambda: range(100),
+        "train_step": lambda _model, batch: 3.0 / (batch + 1),
+        "evaluate": lambda _model: next(losses),
+    }
+    exec(block("MLPerfRun()"), names)  # noqa: S102 - that is the point
+    events = events_in(log)
+    assert_finished(events)
+    assert events[-1]["metadata"]["samples_count"] == 16 * 6
+
+
+def test_the_logger_of_the_readme_logs(tmp_path: Path, log: Path) -> None:
+    """Events alone reach the file that configure names."""
+    path = tmp_path / "alone.log"
+    code = block("MLPerfLogger()").replace("/results/run.log", str(path))
+    exec(code, {"args": ARGS})  # noqa: S102
+    keys = [event["key"] for event in events_in(path)]
+    assert keys == ["cache_clear", "seed", "run_start", "run_stop"]
+
+
+def test_the_test_of_the_readme_tests(log: Path) -> None:
+    """Captured events can be asserted on."""
+
+    def your_training() -> None:
+        with MLPerfRun() as run:
+            run.init_start()
+            run.start()
+
+    exec(block("capture_events()"), {"your_training": your_training})  # noqa: S102
+    assert not log.exists()
+
+
+def test_every_block_is_run() -> None:
+    """No Python block of the README is left untested."""
+    texts = ("MLPerfRun()", "MLPerfLogger()", "capture_events()")
+    assert sorted(map(block, texts)) == sorted(BLOCKS)
