@@ -12,7 +12,7 @@ TORCH ?= torch==2.13.0
 HAS_TORCH := $(shell $(PYTHON) -c "import torch" 2>/dev/null && echo yes)
 
 .DELETE_ON_ERROR:
-.PHONY: demo test lint types unit format clean
+.PHONY: demo test lint types unit test-integration format clean
 
 demo: $(VENV)/.has-demo
 	$(BIN)/primus-mllog demo
@@ -27,7 +27,7 @@ types: $(VENV)/.has-test
 	$(BIN)/mypy
 
 unit: $(VENV)/.has-test
-	$(BIN)/python -m pytest -n 2 --dist loadfile -q
+	$(BIN)/python -m pytest -n 2 --dist loadfile -q tests --ignore tests/integration
 
 format: $(VENV)/.has-test
 	$(BIN)/ruff check --fix
@@ -44,4 +44,15 @@ $(VENV)/.has-demo: pyproject.toml
 
 $(VENV)/.has-test: $(VENV)/.has-demo
 	$(PIP) --editable ".[demo,test]"
+	touch $@
+
+# The real Megatron-LM loop on a CPU: releases of megatron-core that ship megatron.training, beside each other.
+# They declare Python 3.12 but run on older ones; --no-deps leaves the environment alone.
+MEGATRON := 0.17.1 0.19.2
+
+test-integration: $(VENV)/.has-test $(MEGATRON:%=.megatron/%)
+	$(BIN)/python -m pytest -n 2 -q tests/integration
+
+.megatron/%: $(VENV)/.has-demo
+	$(PIP) --ignore-requires-python --no-deps --upgrade --target $@ megatron-core==$*
 	touch $@

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -44,7 +45,7 @@ def test_a_log_that_fails(good: Path, bad: Path) -> None:
     result = runner.invoke(app, ["check", str(good), str(bad)])
     assert result.exit_code == 1
     official, ours = result.output.split("our findings, which do not change the verdict")
-    assert "submission_org is '', wanted: not empty" in official
+    assert "submission_org: found '', wanted: not empty" in official
     assert f"{bad}:5" in official
     assert "another run_stop (aborted)" in ours
 
@@ -66,6 +67,41 @@ def test_a_log_that_cannot_be_read(good: Path, tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "CANNOT READ" in result.output
     assert "PASS" in result.output
+
+
+@pytest.mark.parametrize("kind", ["an empty file", "a folder"])
+def test_what_is_no_log_at_all_cannot_be_read(tmp_path: Path, kind: str) -> None:
+    """Exit code 2 and one line, not a list of everything that an empty log lacks."""
+    path = tmp_path
+    if kind == "an empty file":
+        path = tmp_path / "empty.log"
+        path.touch()
+    result = runner.invoke(app, ["check", str(path)])
+    assert result.exit_code == 2
+    assert result.output.startswith(f"CANNOT READ  {path}")
+
+
+def test_a_file_without_events_is_said_shortly(tmp_path: Path) -> None:
+    """Not the log: a failure with one official finding instead of every missing key."""
+    path = tmp_path / "other.txt"
+    path.write_text("iteration 1\n")
+    result = runner.invoke(app, ["check", str(path)])
+    assert result.exit_code == 1
+    assert "No log lines detected" in result.output
+    assert "found nothing" not in result.output
+
+
+@pytest.mark.fault("C1")
+def test_findings_of_one_kind_are_folded(tmp_path: Path) -> None:
+    """The same finding in every evaluation is printed three times and counted."""
+    path = tmp_path / "run.log"
+    log = whole_log(OPEN_HEADER)
+    pair = [line("eval_start", samples_count=8), line("eval_accuracy", 0.6, samples_count=4)]
+    log[-5:-5] = [*pair, line("eval_stop", samples_count=8)] * 5
+    path.write_text("".join(log))
+    output = runner.invoke(app, ["check", str(path)]).output
+    assert output.count("found samples_count 4") == 3
+    assert "2 more like these (eval_accuracy)" in output
 
 
 def test_json_has_its_schema(good: Path, bad: Path) -> None:
@@ -104,12 +140,26 @@ def test_the_lines_fit_a_terminal(bad: Path) -> None:
     assert all(str(bad) in text for text in long)
 
 
-def run(*arguments: str, before: str = "pass") -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str, before: str = "pass", **environment: str
+) -> subprocess.CompletedProcess[str]:
     code = f"import sys; {before}; sys.argv[0] = 'primus-mllog'\n"
     code += "from primus_mllog.cli import main; sys.exit(main())"
     return subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
     )
+
+
+def test_a_terminal_without_unicode_is_no_crash(bad: Path) -> None:
+    """What its encoding lacks is shown as an escape."""
+    done = run("check", str(bad), PYTHONIOENCODING="ascii")
+    assert done.returncode == 1
+    assert "\\u2192" in done.stdout
+    assert "Traceback" not in done.stderr
 
 
 def test_an_unknown_ruleset_is_one_message(good: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mlperf_logging.compliance_checker import mlp_compliance
 
 from official import OPEN_HEADER, line, official_verdict, official_verdict_of, whole_log
 from primus_mllog.compliance import (
@@ -97,20 +98,124 @@ def test_a_crash_of_the_official_checker_is_a_finding(broken: list[str]) -> None
 
 
 @pytest.mark.fault("C11")
-def test_an_unknown_benchmark_is_no_traceback() -> None:
-    """A name without rules is a finding, not a missing file."""
-    verdict = check_lines(whole_log({**CLOSED_HEADER, "submission_benchmark": "gpt-oss-20b"}))
+def test_a_misspelt_benchmark_is_no_traceback() -> None:
+    """The right name is proposed, and the rest of the log is judged by its rules."""
+    header = {**CLOSED_HEADER, "submission_benchmark": "gpt-oss-20b", "eval_samples": 4096}
+    verdict = check_lines(whole_log(header), "6.1.0")
+    findings = {finding.key: finding for finding in verdict.findings}
     assert not verdict.passed
-    assert "submission_benchmark" in {finding.key for finding in verdict.findings}
-    assert "there are no rules for this division and benchmark" in {
-        finding.message for finding in verdict.findings
-    }
+    assert "gpt_oss_20b" in findings["submission_benchmark"].hint
+    assert (findings["eval_samples"].found, findings["eval_samples"].wanted) == ("4096", "1024")
+    assert "" not in findings
+
+
+@pytest.mark.fault("C11")
+def test_only_the_name_of_a_benchmark_may_be_wrong() -> None:
+    """A log that is right by the rules of the nearest name still does not pass."""
+    verdict = check_lines(whole_log({**OPEN_HEADER, "submission_benchmark": "llama3.1_8b"}))
+    assert not verdict.passed
+    assert [finding.key for finding in verdict.findings] == ["submission_benchmark"]
+
+
+@pytest.mark.parametrize(
+    ("name", "ruleset", "hint"),
+    [
+        (
+            "llama31_405b",
+            "6.1.0",
+            "Rulesets that have llama31_405b: 5.0.0, 5.1.0, 6.0.0 (--ruleset).",
+        ),
+        ("gpt-oss-20b", "5.1.0", "Rulesets that have gpt_oss_20b: 6.0.0, 6.1.0 (--ruleset)."),
+        ("nonsense", "6.1.0", ""),
+    ],
+)
+def test_a_benchmark_of_other_rulesets_names_them(name: str, ruleset: str, hint: str) -> None:
+    """A benchmark that this ruleset does not have is told from one that none has."""
+    log = whole_log({**CLOSED_HEADER, "submission_benchmark": name})
+    [finding] = [f for f in check_lines(log, ruleset).findings if f.key == "submission_benchmark"]
+    assert finding.hint.startswith(hint)
+    assert bool(finding.hint) is bool(hint)
+
+
+@pytest.mark.parametrize("ruleset", available_rulesets())
+def test_every_ruleset_of_the_package_works(ruleset: str, tmp_path: Path) -> None:
+    """Old rulesets give the official verdict too, and are not died of."""
+    path = tmp_path / "run.log"
+    log = whole_log({**OPEN_HEADER, "submission_benchmark": "resnet"})
+    try:
+        official = official_verdict_of(log, path, ruleset)
+    except FileNotFoundError:  # it has no such benchmark
+        official = False
+    verdict = check_file(path, ruleset)
+    assert verdict.passed is official
+    assert not [f for f in verdict.findings if "dies of this log" in f.message]
+
+
+IN_WORDS = {
+    "too early": ("run_stop", {}, 0, "it before run_start", "after run_start"),
+    "too late": ("init_start", {}, -1, "it after init_stop", "before init_stop"),
+    "no metadata": (
+        "eval_stop",
+        {},
+        -1,
+        "no metadata",
+        "epoch_num or samples_count in its metadata",
+    ),
+    "negative": (
+        "block_start",
+        {"samples_count": -3},
+        -1,
+        "samples_count -3",
+        "samples_count at least 0",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "metadata", "at", "found", "wanted"), IN_WORDS.values(), ids=IN_WORDS
+)
+def test_rules_are_read_out_in_words(
+    key: str, metadata: dict[str, Any], at: int, found: str, wanted: str
+) -> None:
+    """What a rule says as an expression, a finding says in words."""
+    log = whole_log(OPEN_HEADER)
+    log.insert(at, line(key, **metadata))
+    findings = [(f.found, f.wanted) for f in check_lines(log, "6.1.0").findings if f.key == key]
+    assert (found, wanted) in findings
+
+
+@pytest.mark.fault("C12")
+def test_a_division_after_init_stop_says_what_it_is_for() -> None:
+    """The time allowed for initialisation is none until the division is known."""
+    log = whole_log({k: v for k, v in OPEN_HEADER.items() if k != "submission_division"})
+    log.insert(-1, line("submission_division", "open"))
+    [finding] = check_lines(log, "6.1.0").findings
+    assert (finding.key, finding.wanted) == ("init_stop", "less than 0 min")
+    assert "submission_division before init_stop" in finding.hint
+
+
+def test_lines_are_counted_as_an_editor_counts_them(tmp_path: Path) -> None:
+    """The carriage returns of a progress bar begin no line, nor do those of CRLF."""
+    path = tmp_path / "run.log"
+    bars = "1%\r2%\r3%\r\n"
+    log = [bars, *whole_log({**CLOSED_HEADER, "max_sequence_length": 1})]
+    path.write_text("".join(log), newline="")
+    [finding] = [f for f in check_file(path, "6.1.0").findings if f.key == "max_sequence_length"]
+    assert finding.line is not None
+    assert "max_sequence_length" in log[finding.line - 1]
 
 
 def test_a_crash_leaves_nothing_behind() -> None:
     """The log after one that crashed the checker is judged by its own rules only."""
     check_lines(whole_log({**CLOSED_HEADER, "submission_benchmark": "nonsense"}))
     assert check_lines(whole_log(OPEN_HEADER), "6.1.0").passed
+
+
+def test_rule_files_that_another_call_left_are_not_applied() -> None:
+    """The official module keeps its queue in a global, which a crash leaves filled."""
+    mlp_compliance.enqueued_configs.append("training_6.1.0/nothing.yaml")
+    assert check_lines(whole_log(OPEN_HEADER), "6.1.0").passed
+    assert mlp_compliance.enqueued_configs == []
 
 
 def test_the_process_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,6 +225,7 @@ def test_the_process_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(root, "handlers", [])
     check_lines(whole_log(CLOSED_HEADER))
     assert root.handlers == []
+    assert mlp_compliance.logging is logging
     assert list(tmp_path.iterdir()) == []
 
 
@@ -200,7 +306,8 @@ def test_a_misspelt_benchmark_hides_nothing() -> None:
     """The right name is proposed, and the rest is checked by its rules."""
     header = {**CLOSED_HEADER, "submission_benchmark": "llama3.1_8b", "max_sequence_length": 1}
     findings = {f.key: f for f in check_header(header, "6.1.0")}
-    assert findings["submission_benchmark"].hint == "Set MLLOG_SUBMISSION_BENCHMARK=llama31_8b."
+    hint = "The rules spell it llama31_8b (MLLOG_SUBMISSION_BENCHMARK)."
+    assert findings["submission_benchmark"].hint == hint
     assert findings["max_sequence_length"].wanted == "8192"
 
 
@@ -212,6 +319,14 @@ def test_the_order_of_a_header_matters_as_it_does_officially() -> None:
     keys = [{f.key for f in check_header({**CLOSED_HEADER, **order})} for order in (right, wrong)]
     assert "opt_learning_rate_decay_steps" not in keys[0]
     assert "opt_learning_rate_decay_steps" in keys[1]
+
+
+def test_a_value_that_the_rules_cannot_work_with_is_found() -> None:
+    """It is named beside the other findings, though the rule itself fails to run."""
+    header = {**CLOSED_HEADER, "submission_benchmark": "flux1", "global_batch_size": "many"}
+    keys = [finding.key for finding in check_header(header, "6.1.0")]
+    assert "global_batch_size" in keys
+    assert "opt_name" in keys
 
 
 @pytest.mark.parametrize("header", [{}, {"submission_division": "ajar"}, {"seed": object()}])

@@ -313,6 +313,27 @@ STEPS = {
         {"train_samples": 16_015, "lr_warmup_samples": 161},
         (1000, 11, 989),
     ),
+    "samples, as Megatron fills them in": (
+        {"train_samples": 16_015, "lr_decay_samples": 16_015, "lr_warmup_samples": 161},
+        (1000, 11, 989),
+    ),
+    "decay that is no whole batches": (
+        {"train_samples": 16_000, "lr_decay_samples": 8_001, "lr_warmup_samples": 160},
+        (1000, 10, 491),
+    ),
+    "fraction of a decay that is no whole batches": (
+        {
+            "global_batch_size": 3,
+            "train_samples": 484,
+            "lr_decay_samples": 400,
+            "lr_warmup_fraction": 0.33,
+        },
+        (161, 44, 90),
+    ),
+    "fraction that a last bit is above": (
+        {"train_iters": 700, "lr_warmup_fraction": 0.07},
+        (700, 49, 651),
+    ),
     "fraction": ({"train_iters": 1000, "lr_warmup_fraction": 0.01}, (1000, 10, 990)),
     "fraction of samples": (
         {"train_samples": 16_000, "lr_warmup_fraction": 0.01},
@@ -342,10 +363,13 @@ def test_a_rounded_405b_learning_rate_passes_wherever_a_float_can(gbs: int, off:
     assert rate * 1152 == wanted or not any(x * 1152 == wanted for x in near)
 
 
-def test_another_405b_learning_rate_is_left_for_the_checker() -> None:
-    """A rate that is not the rule's is logged as it is."""
-    header = header_of("llama31_405b", {"lr": 1e-4, "global_batch_size": 1152})
-    assert header["opt_base_learning_rate"] == 1e-4
+@pytest.mark.parametrize(
+    ("rate", "gbs"), [(1e-4, 1152), (3.444444e-05, 496)], ids=["not the rule's", "none passes"]
+)
+def test_another_405b_learning_rate_is_left_for_the_checker(rate: float, gbs: int) -> None:
+    """A rate that is not the rule's, or that no float can replace, is logged as it is."""
+    header = header_of("llama31_405b", {"lr": rate, "global_batch_size": gbs})
+    assert header["opt_base_learning_rate"] == rate
 
 
 PRECISIONS = {

@@ -47,10 +47,13 @@ def test_what_others_wrote_around_an_event_does_not_matter(tmp_path: Path, text:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (SEED[:60], "not JSON"),
+        (SEED[:60], "cut off"),
+        (':::MLLOG {"key"= 1}', "not JSON"),
         (':::MLLOG {"key": "seed"}', "without 'time_ms'"),
         (":::MLLOG [1]", "not an event"),
-        (":::MLLOG ", "not JSON"),
+        (":::MLLOG ", "cut off"),
+        (":::MLLOG " + "[" * 100_000, "not an event"),
+        (':::MLLOG {"time_ms": Infinity, "key": "a", "value": 1}', "not an event"),
         (':::MLLOG {"time_ms": "soon", "key": "a", "value": 1}', "not an event"),
     ],
 )
@@ -72,6 +75,21 @@ def test_a_log_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     """A missing file is named."""
     with pytest.raises(LogFileError, match=r"missing\.log"):
         list(read_events(tmp_path / "missing.log"))
+
+
+def test_an_empty_log_is_an_error(tmp_path: Path) -> None:
+    """A file of no bytes is no log."""
+    path = tmp_path / "empty.log"
+    path.touch()
+    with pytest.raises(LogFileError, match="empty"):
+        list(read_events(path))
+
+
+def test_lines_are_counted_as_an_editor_counts_them(tmp_path: Path) -> None:
+    """The carriage returns of a progress bar begin no line, nor do those of CRLF."""
+    path = tmp_path / "run.log"
+    path.write_text("1%\r2%\r\n3%\r" + SEED, newline="")
+    assert [event.line for event in read_events(path)] == [2]
 
 
 def found(log: list[str]) -> list[tuple[str, int | None]]:
@@ -185,6 +203,22 @@ def test_a_status_that_is_not_true_is_found(target: float, status: str, is_true:
     log = whole_log({**OPEN_HEADER, "target_accuracy": target})
     log[-1] = line("run_stop", status=status, samples_count=16)
     assert (found(log) == []) is is_true
+
+
+def test_a_nan_hides_no_status() -> None:
+    """An evaluation that gave NaN before the one that reached the target changes nothing."""
+    log = whole_log({**OPEN_HEADER, "target_accuracy": 1.0})
+    nan = line("eval_accuracy", float("nan"), samples_count=16)
+    log.insert(line_of(log, "eval_accuracy") - 1, nan)
+    assert [key for key, _ in found(log)] == ["eval_accuracy"]
+
+
+def test_a_metric_that_grows_is_not_judged_as_a_loss() -> None:
+    """The status of a benchmark whose accuracy grows is left alone."""
+    header = {**OPEN_HEADER, "submission_benchmark": "bert", "target_accuracy": 0.72}
+    log = whole_log(header)
+    log[-1] = line("run_stop", status="aborted", samples_count=16)
+    assert found(log) == []
 
 
 def test_a_file_without_events_is_found() -> None:

@@ -15,7 +15,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from primus_mllog import benchmarks
 from primus_mllog.encoding import json_value
 from primus_mllog.errors import ConfigurationError, EncodingError, LogFileError, Problem
 from primus_mllog.findings import Finding
@@ -33,8 +32,6 @@ __all__ = [
     "newest_ruleset",
     "resolve_ruleset",
 ]
-
-_BENCHMARK = "submission_benchmark"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,8 +89,9 @@ def check_file(path: str | Path, ruleset: str = "") -> Verdict:
         ConfigurationError: there is no such ruleset.
     """
     try:
-        # the official reader's encoding, in which any bytes at all are text
-        with Path(path).open(encoding="latin-1") as file:
+        # The official reader's encoding, in which any bytes at all are text, and its ends of
+        # lines; untranslated, so that lines can be counted as an editor counts them.
+        with Path(path).open(encoding="latin-1", newline="") as file:
             return check_lines(file, ruleset)
     except OSError as error:
         raise LogFileError(str(path), error.strerror or str(error)) from error
@@ -106,29 +104,23 @@ def check_lines(lines: Iterable[str], ruleset: str = "") -> Verdict:
     ruleset = resolve_ruleset(ruleset)
     checker = CollectingChecker(ruleset)
     passed = checker.check(lines)
-    warnings = tuple(Finding("official", key, text) for key, text in checker.warnings.items())
-    return Verdict(passed, ruleset, tuple(checker.findings), warnings)
+    return Verdict(passed, ruleset, tuple(checker.findings), tuple(checker.warning_findings))
 
 
 def check_header(header: Mapping[str, Any], ruleset: str = "") -> list[Finding]:
     """What the official checker would refuse in a header, before there is a log.
 
     The header is completed in memory with the body of a run, and the findings about the header
-    are returned, all at once: a benchmark that the rules do not know is replaced by the nearest
-    that they do, so that it hides no other finding.
+    are returned, all at once.
 
     Args:
         header: MLPerf keys and values, in the order in which they are logged.
         ruleset: for instance ``"6.1.0"``; the newest when empty.
     """
-    findings = _header_findings(header, ruleset)
-    unknown = [f for f in findings if f.key == _BENCHMARK and f.line is not None]
-    nearest = benchmarks.nearest_name(str(header.get(_BENCHMARK, ""))) if unknown else None
-    if nearest is not None:
-        findings = _header_findings({**header, _BENCHMARK: nearest}, ruleset)
-        hint = f"Set MLLOG_SUBMISSION_BENCHMARK={nearest}."
-        findings = [*(dataclasses.replace(f, hint=hint) for f in unknown), *findings]
-    return [dataclasses.replace(finding, line=None) for finding in findings]
+    run = [*_BEFORE, *header.items(), *_AFTER]
+    findings = check_lines([_line(key, value) for key, value in run], ruleset).findings
+    of_the_run = {key for key, _ in (*_BEFORE, *_AFTER)}
+    return [dataclasses.replace(f, line=None) for f in findings if f.key not in of_the_run]
 
 
 # A run around a header. Whether the values are right does not matter: what is found about these
@@ -146,15 +138,6 @@ _AFTER = (
     ("epoch_stop", None),
     ("run_stop", None),
 )
-
-
-def _header_findings(header: Mapping[str, Any], ruleset: str) -> list[Finding]:
-    run = [*_BEFORE, *header.items(), *_AFTER]
-    findings = check_lines([_line(key, value) for key, value in run], ruleset).findings
-    of_the_run = {key for key, _ in (*_BEFORE, *_AFTER)}
-    about_keys = [f for f in findings if f.key and f.key not in of_the_run]
-    # without a key: rules that do not exist and the crash that follows, named by their keys above
-    return about_keys or [f for f in findings if not f.key]
 
 
 def _line(key: str, value: Any) -> str:

@@ -45,6 +45,8 @@ class CollectingChecker(mlp_compliance.ComplianceChecker):  # type: ignore[misc]
         ruleset: for instance ``"6.1.0"``.
     """
 
+    warnings: dict[str, str]
+
     def __init__(self, ruleset: str) -> None:
         super().__init__("training", ruleset, quiet=False, werror=False)
         self._findings: list[tuple[str | None, Finding]] = []
@@ -116,6 +118,7 @@ class CollectingChecker(mlp_compliance.ComplianceChecker):  # type: ignore[misc]
 
     def _judge(self, events: list[_Placed]) -> bool:
         mlp_compliance.enqueued_configs.clear()
+        not_parsed = list(self._findings)
         try:
             self.check_loglines(_Watched(events, self), f"training_{self.ruleset}/common.yaml")
         except FileNotFoundError:  # rules that do not exist: it says so, then dies of it
@@ -125,8 +128,8 @@ class CollectingChecker(mlp_compliance.ComplianceChecker):  # type: ignore[misc]
             self._findings.append((None, self._crash(error)))
             return False
         if not events:  # all that is missing follows from this
-            hint = "Is this the log?"
-            self._findings = [(None, Finding("official", "", "No log lines detected", hint=hint))]
+            nothing = Finding("official", "", "No log lines detected", hint="Is this the log?")
+            self._findings = [*not_parsed, (None, nothing)]
         return not self.has_messages()
 
     def _judge_as_meant(self, events: list[_Placed]) -> None:
@@ -135,8 +138,9 @@ class CollectingChecker(mlp_compliance.ComplianceChecker):  # type: ignore[misc]
         A benchmark is judged by the rules of the nearest name, so that it hides nothing else.
         """
         named = [(k, f) for k, f in self._findings if k in {_BENCHMARK, _DIVISION}]
-        said = {e.key: str(e.value["value"]) for e, _ in events if e.key in {_BENCHMARK, _DIVISION}}
-        name, division = said.get(_BENCHMARK, ""), said.get(_DIVISION, "")
+        # compared, not looked up: a key of a broken log may be anything
+        said = {e.key: e.value["value"] for e, _ in events if e.key in (_BENCHMARK, _DIVISION)}
+        name, division = str(said.get(_BENCHMARK, "")), str(said.get(_DIVISION, ""))
         meant = benchmarks.nearest_name(name)
         if meant is not None and self.ruleset in _rulesets_with(meant, division):
             for event, _ in events:
@@ -144,16 +148,16 @@ class CollectingChecker(mlp_compliance.ComplianceChecker):  # type: ignore[misc]
                     event.value["value"] = meant
             hint = f"The rules spell it {meant} (MLLOG_SUBMISSION_BENCHMARK)."
             by_what_was_meant = CollectingChecker(self.ruleset)
-            by_what_was_meant._judge(events)  # noqa: SLF001 - it is one of us
+            by_what_was_meant._judge(events)
             self.warnings = by_what_was_meant.warnings
-            others = by_what_was_meant._findings  # noqa: SLF001 - as above
+            others = by_what_was_meant._findings
         else:
+            name = meant or name
             rulesets = ", ".join(_rulesets_with(name, division))
-            hint = f"Rulesets that have it: {rulesets}." if rulesets else ""
+            hint = f"Rulesets that have {name}: {rulesets} (--ruleset)." if rulesets else ""
             others = [] if named else self._findings
         self._findings = [
-            (key, dataclasses.replace(f, hint=hint) if key == _BENCHMARK else f)
-            for key, f in named
+            (key, dataclasses.replace(f, hint=hint) if key == _BENCHMARK else f) for key, f in named
         ] + others
 
     def _finding(self, message: str, key: str | None) -> Finding:
@@ -170,14 +174,18 @@ class CollectingChecker(mlp_compliance.ComplianceChecker):  # type: ignore[misc]
             r"Required (\S+) occurrence of (.+?)(?: but found (.*))?$", message, re.DOTALL
         ):
             wanted = occurrences[1].lower().replace("_", " ")
-            found = "nothing" if occurrences[3] in {None, "0"} else occurrences[3]
+            found = occurrences[3] or "0"
+            if found.isdecimal():
+                found = "nothing" if found == "0" else f"{found} of them"
             names = sorted(re.findall(r"'(\w+)'", occurrences[2]))  # the rules' order is a set's
             text = f"{' or '.join(names)}: found {found}, wanted: {wanted}"
             return Finding("official", names[0], text, found, wanted)
         if aim := re.match(r"Failed checks for (\w+) : (.*)", message):
             _, wanted, _ = rule_words.explain(aim[2].strip(), None, self._state)
             wanted = f"at least one that is {wanted}"
-            return Finding("official", aim[1], f"{aim[1]}: found none, wanted: {wanted}", "none", wanted)
+            return Finding(
+                "official", aim[1], f"{aim[1]}: found none, wanted: {wanted}", "none", wanted
+            )
         if message.startswith("Could not find config file"):
             hint = "Correct submission_division and submission_benchmark."
             text = "there are no rules for this division and benchmark"
@@ -220,9 +228,7 @@ def _kept_to_itself() -> Iterator[None]:
     rule files still to be read in a list of the module, which a crash leaves filled.
     """
     spoken_through = mlp_compliance.logging
-    mlp_compliance.logging = types.SimpleNamespace(
-        info=lambda *_: None, warning=lambda *_: None
-    )
+    mlp_compliance.logging = types.SimpleNamespace(info=lambda *_: None, warning=lambda *_: None)
     try:
         yield
     finally:

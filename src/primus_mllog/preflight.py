@@ -66,6 +66,16 @@ def findings_of(header: Mapping[str, Any], settings: Settings) -> list[Finding]:
     return findings + ours
 
 
+def _check_names(header: Mapping[str, Any], _settings: Settings) -> Iterator[Finding]:
+    """Benchmark and division are set: without one, the checker does not get as far as the other."""
+    for key, wanted in (
+        (keys.SUBMISSION_DIVISION, "closed or open"),
+        (keys.SUBMISSION_BENCHMARK, f"for instance {', '.join(benchmarks.BENCHMARKS)}"),
+    ):
+        if not header.get(key):
+            yield _finding(key, repr(header.get(key, "")), wanted, f"Set MLLOG_{key.upper()}.")
+
+
 def _check_target(header: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
     """The target is set, and is not above what the closed division accepts."""
     target = settings.mllog_target_eval_loss
@@ -112,7 +122,7 @@ def _check_accumulation(header: Mapping[str, Any], _settings: Settings) -> Itera
         yield _finding(keys.GRADIENT_ACCUMULATION_STEPS, found, "a whole number, at least 1", hint)
 
 
-_CHECKS = (_check_target, _check_cadence, _check_eval_samples, _check_accumulation)
+_CHECKS = (_check_names, _check_target, _check_cadence, _check_eval_samples, _check_accumulation)
 
 
 def _closed_benchmark(header: Mapping[str, Any]) -> benchmarks.Benchmark | None:

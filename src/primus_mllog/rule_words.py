@@ -33,12 +33,15 @@ def explain(test: str, event: Any, state: dict[str, Any]) -> Explanation:
         state: what the official checker has gathered so far, by which ``s['…']`` are worked out.
     """
     value = repr(event.value["value"]) if event is not None else "nothing"
-    metadata = event.value["metadata"] if event is not None else {}
+    metadata = event.value["metadata"] if event is not None else None
+    if not isinstance(metadata, dict):
+        metadata = {}
     if match := re.fullmatch(r"\(? ?(not )?s\['(\w+?)p?ed'\](?: == True)? ?\)?", test):
         wanted, found = ("before", "after") if match[1] else ("after", "before")
         return Explanation(f"it {found} {match[2]}", f"{wanted} {match[2]}")
-    if "s['first_init_start']" in test:
-        return _initialisation(event, state.get("s", {}))
+    so_far = state.get("s", {})
+    if "s['first_init_start']" in test and "compile_time_mins" in so_far:
+        return _initialisation(event, so_far)
     if match := re.match(rf"(?:int\()?{_METADATA}\['(\w+)'\]\)? (==|>=?) (\S.*?)(?: if |$)", test):
         wanted, hint = _worked_out(match[3], state)
         number = f"{match[1]} {_COMPARISONS[match[2]]}{wanted}"
@@ -74,11 +77,12 @@ def _of_value(test: str, state: dict[str, Any]) -> tuple[str, str]:
 def _initialisation(event: Any, so_far: dict[str, Any]) -> Explanation:
     """init_stop comes within the time that the division has for initialisation."""
     minutes = so_far["compile_time_mins"]
-    took = (event.timestamp - so_far["first_init_start"]) / 60_000
     hint = "" if minutes else "Log submission_division before init_stop: it sets the time allowed."
-    return Explanation(
-        f"it {took:.1f} min after the first init_start", f"less than {minutes} min", hint
-    )
+    found = "no init_start before it"
+    if so_far["init_started"]:
+        took = (event.timestamp - so_far["first_init_start"]) / 60_000
+        found = f"it {took:.1f} min after the first init_start"
+    return Explanation(found, f"less than {minutes} min", hint)
 
 
 def _worked_out(expression: str, state: dict[str, Any]) -> tuple[str, str]:

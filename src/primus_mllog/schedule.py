@@ -33,26 +33,25 @@ class Schedule(NamedTuple):
         """
         global_batch_size = read("global_batch_size")
 
-        def steps(name: str) -> int | None:
-            """``name`` in iterations, or in samples."""
-            iterations, samples = read(f"{name}_iters"), read(f"{name}_samples")
+        def steps(name: str) -> float | None:
+            """``name`` in iterations, or in samples; not rounded."""
+            samples = read(f"{name}_samples")
             if samples and global_batch_size:
-                iterations = math.ceil(samples / global_batch_size)
-            return None if iterations is None else int(iterations)
+                return float(samples / global_batch_size)
+            iterations: float | None = read(f"{name}_iters")
+            return iterations
 
+        training, decay = steps("train"), steps("lr_decay")
+        if decay is None:
+            decay = training
+        warmup, fraction = steps("lr_warmup"), read("lr_warmup_fraction")
+        if fraction is not None and decay is not None:
+            # rounded: 0.01 · 1200 must not become 13 by a last bit
+            warmup = round(fraction * decay, 6)
         # Megatron trains whole batches only: a last part of one is not trained on
-        samples = read("train_samples")
-        in_samples = samples is not None and bool(global_batch_size)
-        max_steps = int(samples // global_batch_size) if in_samples else steps("train")
-        end_of_decay = steps("lr_decay")
-        if end_of_decay is None:
-            end_of_decay = max_steps
-        fraction = read("lr_warmup_fraction")
-        if fraction is not None and end_of_decay is not None:
-            # rounded first: 0.01 · 1200 must not become 13 by a last bit
-            warmup_steps: int | None = math.ceil(round(fraction * end_of_decay, 6))
-        else:
-            warmup_steps = steps("lr_warmup")
+        max_steps = None if training is None else math.floor(training)
+        warmup_steps = None if warmup is None else math.ceil(warmup)
+        end_of_decay = max_steps if decay in (None, training) else math.ceil(decay)
         return cls(max_steps, warmup_steps, _decay(max_steps, warmup_steps, end_of_decay))
 
 
@@ -76,10 +75,14 @@ def exact_or_given(
 
     The rule is ``lr · 1152 == global_batch_size · 8e-5``, in floating point and without a
     tolerance, so a rate that was rounded for a configuration file fails. One that is the rule's
-    to six digits is replaced by the rule's own quotient. At some batch sizes (496, for instance)
-    no float at all passes; the preflight says so.
+    to six digits is replaced by the rule's own quotient, the only float near it that can pass. At
+    some batch sizes (496, for instance) none does: there the rate stays as it was given, and the
+    preflight says so.
     """
     if benchmark != "llama31_405b" or learning_rate is None or not global_batch_size:
         return learning_rate
-    exact = global_batch_size * 8e-5 / 1152
-    return exact if math.isclose(learning_rate, exact, rel_tol=1e-6) else learning_rate
+    wanted = global_batch_size * 8e-5
+    exact = wanted / 1152
+    passes = exact * 1152 == wanted
+    is_near = math.isclose(learning_rate, exact, rel_tol=1e-6)
+    return exact if passes and is_near else learning_rate

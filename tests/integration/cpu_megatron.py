@@ -145,12 +145,16 @@ def _run_collectives_on_gloo() -> None:
     ) -> Any:
         return init_process_group("gloo", *args, **kwargs)
 
-    def all_to_all(output: Any, data: Any, out_sizes: Any = None, in_sizes: Any = None, **kw: Any):  # noqa: ANN202
+    def all_to_all(output: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
         # the expert dispatcher leaves split sizes as tensors where they are not on an accelerator
-        sizes = [s.tolist() if hasattr(s, "tolist") else s for s in (out_sizes, in_sizes)]
-        return all_to_all_single(output, data, *sizes, **kw)
+        args = tuple(_as_list(a) for a in args)
+        return all_to_all_single(output, data, *args, **{k: _as_list(v) for k, v in kwargs.items()})
 
     dist.init_process_group, dist.all_to_all_single = init, all_to_all
+
+
+def _as_list(sizes: Any) -> Any:
+    return sizes.tolist() if hasattr(sizes, "tolist") else sizes
 
 
 def _stub_triton() -> None:

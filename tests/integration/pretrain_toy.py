@@ -1,12 +1,16 @@
 """A pretraining program for the real Megatron-LM loop, as a user's ``pretrain_gpt.py`` is one.
 
 Run as a script with Megatron's own arguments. It knows nothing of primus-mllog. Its data are
-arithmetic sequences, which a tiny model learns in a few steps.
+arithmetic sequences, which a tiny model learns in a few steps. ``TOY_TROUBLE=kind@iteration``
+makes trouble in a forward pass of that iteration, counted from 0: ``raise``, ``sigterm``, or
+``limit`` (the time limit is over).
 """
 
 from __future__ import annotations
 
 import inspect
+import os
+import signal
 from functools import partial
 from typing import Any
 
@@ -51,9 +55,11 @@ class Sequences(torch.utils.data.Dataset[Any]):
 def datasets(num_samples: Any, vp_stage: int | None = None) -> tuple[Any, Any, Any]:
     """Training, validation (as many sets as asked for) and test data."""
     valid: Any = Sequences(1024, 2)
+    test: Any = Sequences(1024, 4)
     if get_args().multiple_validation_sets:
-        valid = [Sequences(1024, 2), Sequences(1024, 3)]
-    return Sequences(max(num_samples[0], 1), 1), valid, Sequences(1024, 4)
+        valid = [Sequences(16, 2), Sequences(40, 3)]  # of unequal length
+        test = None  # Megatron cannot evaluate one beside several validation sets
+    return Sequences(max(num_samples[0], 1), 1), valid, test
 
 
 # every rank builds its own loader, as pretrain_gpt.py says too
@@ -99,10 +105,22 @@ def loss_function(mask: torch.Tensor, losses: torch.Tensor) -> tuple[Any, Any, d
 def forward_step(data_iterator: Any, model: Any) -> tuple[Any, Any]:
     """One micro batch."""
     batch = next(data_iterator)
+    _make_trouble()
     length = batch["tokens"].shape[1]
     mask = torch.ones(1, 1, length, length, dtype=torch.bool).triu(1)
     losses = model(batch["tokens"], batch["position_ids"], mask, labels=batch["labels"])
     return losses, partial(loss_function, batch["loss_mask"])
+
+
+def _make_trouble() -> None:
+    kind, _, iteration = os.environ.get("TOY_TROUBLE", "").partition("@")
+    if kind and get_args().curr_iteration == int(iteration):
+        if kind == "sigterm":
+            os.kill(os.getpid(), signal.SIGTERM)
+        elif kind == "limit":
+            get_args().exit_duration_in_mins = 1e-9
+        else:
+            raise RuntimeError("trouble in a step")
 
 
 def main() -> None:

@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from primus_mllog.errors import MissingDependencyError
+from primus_mllog.adapters.import_hook import when_imported
 from primus_mllog.hyperparameters import extract_hyperparameters
 
 if TYPE_CHECKING:
@@ -32,30 +31,34 @@ if TYPE_CHECKING:
 
 __all__ = ["MegatronHooks", "mlperf_logging_for"]
 
+_TRAINING = "megatron.training.training"
 _LOSS = "lm loss"
 
 
 @contextlib.contextmanager
-def mlperf_logging_for(run: MLPerfRun, *, validation_set: int = 0) -> Iterator[MegatronHooks]:
-    """Log the ``pretrain()`` calls of the block as ``run``.
+def mlperf_logging_for(run: MLPerfRun, *, validation_set: int = 0) -> Iterator[None]:
+    """Log the ``pretrain()`` call of the block as ``run``.
 
     The initialisation begins when the block is entered, unless ``run.init_start()`` was called
     before. The clock starts before Megatron opens the training data; ``run_stop`` is written on
-    every way out of Megatron's ``train()``.
+    every way out of Megatron's ``train()``. Megatron need not be imported yet, and is not
+    imported here: the script keeps its own order of imports.
 
     Args:
         run: the run, not yet started.
         validation_set: which set decides, counted from 0, where
             ``--multiple-validation-sets`` gives several.
-
-    Raises:
-        MissingDependencyError: Megatron-LM is not importable.
     """
     if run.phase is run.phase.NEW:
         run.init_start()
-    hooks = MegatronHooks(run, _training_module(), validation_set=validation_set)
-    with hooks.installed():
-        yield hooks
+    with contextlib.ExitStack() as stack:
+
+        def install(training: ModuleType) -> None:
+            hooks = MegatronHooks(run, training, validation_set=validation_set)
+            stack.enter_context(hooks.installed())
+
+        stack.enter_context(when_imported(_TRAINING, install))
+        yield
 
 
 class MegatronHooks:
@@ -191,18 +194,6 @@ class MegatronHooks:
     def _batch_size(self, args: Any) -> int:
         num_microbatches = self._training.get_num_microbatches()
         return int(args.data_parallel_size * args.micro_batch_size * num_microbatches)
-
-
-def _training_module() -> ModuleType:
-    try:
-        return importlib.import_module("megatron.training.training")
-    except ImportError as error:
-        raise MissingDependencyError(
-            "megatron.training",
-            "logging a Megatron-LM training",
-            "add your Megatron-LM checkout to PYTHONPATH (the megatron-core wheels from 0.17 on "
-            f"have it too). The import failed with: {error}",
-        ) from error
 
 
 def _put_back(owner: Any, name: str, original: Any) -> None:

@@ -6,6 +6,7 @@ typer and rich are an extra; without them the command says what to install.
 from __future__ import annotations
 
 import importlib.util
+import io
 import sys
 
 from primus_mllog import notices
@@ -29,6 +30,9 @@ def main() -> int:
         return CANNOT_RUN
     from primus_mllog.cli.app import app
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # a terminal of another encoding shows what it does not have as an escape, not a traceback
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except PrimusMllogError as error:

@@ -14,6 +14,8 @@ from primus_mllog.errors import LogFileError
 from primus_mllog.records.lint import lint
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rich.console import Console
 
     from primus_mllog.compliance import Finding, Verdict
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["check"]
 
 _FAILED, _UNREADABLE = 1, 2
+_SHOWN = 3
+"""Findings of one kind that are printed for each log."""
 
 
 def check(
@@ -90,7 +94,8 @@ def _print(result: _Result) -> None:
     console = Console(highlight=False)
     path = _plain(str(result.path))
     if result.verdict is None:
-        console.print(Text.assemble(("CANNOT READ  ", "bold red"), _plain(result.error)))
+        error = Text.assemble(("CANNOT READ  ", "bold red"), _plain(result.error))
+        console.print(error, soft_wrap=True)
         return
     verdict = ("PASS  ", "bold green") if result.verdict.passed else ("FAIL  ", "bold red")
     by = f"  (MLCommons, ruleset {result.verdict.ruleset})"
@@ -103,8 +108,20 @@ def _print(result: _Result) -> None:
     for title, findings, style in sections:
         if findings:
             console.print(Text(f"  {title}", style=style))
-        for finding in findings:
-            _print_finding(console, path, finding)
+        for alike in _grouped(findings):
+            for finding in alike[:_SHOWN]:
+                _print_finding(console, path, finding)
+            if num_more := len(alike[_SHOWN:]):
+                text = f"    … and {num_more} more like these ({alike[0].key}); --json has all"
+                console.print(Text(text, style="dim"))
+
+
+def _grouped(findings: Iterable[Finding]) -> Iterable[list[Finding]]:
+    """Findings of one kind together: an evaluation that is wrong is wrong every time."""
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.key, finding.hint), []).append(finding)
+    return groups.values()
 
 
 def _print_finding(console: Console, path: str, finding: Finding) -> None:
@@ -113,11 +130,11 @@ def _print_finding(console: Console, path: str, finding: Finding) -> None:
 
     if finding.line is not None:  # in one piece, so that an editor can follow it
         console.print(Text(f"    {path}:{finding.line}"), soft_wrap=True)
-    console.print(
-        Padding(Text(_plain(finding.message)), (0, 0, 0, 4 if finding.line is None else 6))
-    )
+    indent = 4 if finding.line is None else 6
+    console.print(Padding(Text(_plain(finding.message)), (0, 0, 0, indent), expand=False))
     if finding.hint:
-        console.print(Padding(Text(f"→ {_plain(finding.hint)}", style="dim"), (0, 0, 0, 6)))
+        hint = Text(f"→ {_plain(finding.hint)}", style="dim")
+        console.print(Padding(hint, (0, 0, 0, 6), expand=False))
 
 
 def _plain(text: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,13 +23,14 @@ __all__ = ["Event", "Malformed", "read_events"]
 _BEGIN: Final = ":::MLLOG "
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Event:
     """One event of a log."""
 
     line: int
     """Line of the file, counted from 1."""
     time_ms: int
+    """Milliseconds since 1970."""
     event_type: str
     key: str
     value: Any
@@ -44,7 +46,7 @@ class Event:
         return self.metadata.get("samples_count")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Malformed:
     """Something that begins as an event does and cannot be read as one."""
 
@@ -61,24 +63,30 @@ def read_events(source: str | Path | Iterable[str]) -> Iterator[Event | Malforme
         source: the path of a log, or its lines.
 
     Raises:
-        LogFileError: the file cannot be read.
+        LogFileError: the file cannot be read, or is empty.
     """
     if not isinstance(source, (str, Path)):
         yield from _events_of(source)
         return
     try:
-        with Path(source).open(encoding="utf-8-sig", errors="replace") as file:
+        # ends of lines untranslated, so that lines can be counted as an editor counts them
+        with Path(source).open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            if not os.fstat(file.fileno()).st_size and Path(source).is_file():
+                raise LogFileError(str(source), "the file is empty")
             yield from _events_of(file)
     except OSError as error:
         raise LogFileError(str(source), error.strerror or str(error)) from error
 
 
 def _events_of(lines: Iterable[str]) -> Iterator[Event | Malformed]:
-    for number, line in enumerate(lines, start=1):
+    number = 1
+    for line in lines:
         if _BEGIN in line:
             _, *texts = line.split(_BEGIN)
             for text in texts:
                 yield _event(number, text.strip(), shares_line=len(texts) > 1)
+        # a lone carriage return (a progress bar) ends a line for MLCommons' parser, for no editor
+        number += not line.endswith("\r")
 
 
 def _event(line: int, text: str, *, shares_line: bool) -> Event | Malformed:
@@ -104,8 +112,10 @@ def _event(line: int, text: str, *, shares_line: bool) -> Event | Malformed:
             has_nan=bool(constants),
         )
     except json.JSONDecodeError as error:
+        if error.pos >= len(text) or error.msg.startswith("Unterminated"):
+            return Malformed(line, "cut off", text)
         return Malformed(line, f"not JSON ({error.msg} at character {error.pos})", text)
     except KeyError as error:
         return Malformed(line, f"without {error}", text)
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         return Malformed(line, f"not an event ({error})", text)
