@@ -133,6 +133,15 @@ def test_a_log_cannot_drive_the_terminal(tmp_path: Path) -> None:
     assert "[bold]closed" in result.output
 
 
+def test_a_key_cannot_drive_the_terminal(tmp_path: Path) -> None:
+    """Nor can the key of an event, where it is named once for many findings."""
+    path = tmp_path / "run.log"
+    path.write_text(line("\x1b[31mred", float("nan")) * 4)
+    result = runner.invoke(app, ["check", str(path)], color=True)
+    assert "1 more like these (\\x1b[31mred)" in result.output
+    assert "\x1b[31mred" not in result.output
+
+
 def test_the_lines_fit_a_terminal(bad: Path) -> None:
     """At 80 columns only paths, which must stay in one piece, are longer."""
     result = runner.invoke(app, ["check", str(bad)], env={"COLUMNS": "80"})

@@ -162,6 +162,12 @@ def test_nan_is_found() -> None:
     assert [key for key, _ in found(log)] == ["train_loss"]
 
 
+def test_the_word_nan_is_not_nan() -> None:
+    """A string may say NaN or Infinity."""
+    log = whole_log({**OPEN_HEADER, "submission_poc_name": "NaN of Infinity"})
+    assert found(log) == []
+
+
 @pytest.mark.fault("W6")
 def test_two_events_on_one_line_are_found_and_read() -> None:
     """Both events are read, and the line is named."""

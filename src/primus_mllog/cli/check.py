@@ -112,7 +112,8 @@ def _print(result: _Result) -> None:
             for finding in alike[:_SHOWN]:
                 _print_finding(console, path, finding)
             if num_more := len(alike[_SHOWN:]):
-                text = f"    … and {num_more} more like these ({alike[0].key}); --json has all"
+                key = _plain(alike[0].key)
+                text = f"    … and {num_more} more like these ({key}); --json has all"
                 console.print(Text(text, style="dim"))
 
 

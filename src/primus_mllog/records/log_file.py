@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Event", "Malformed", "read_events"]
 
 _BEGIN: Final = ":::MLLOG "
+_DECODER: Final = json.JSONDecoder()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,17 +91,9 @@ def _events_of(lines: Iterable[str]) -> Iterator[Event | Malformed]:
 
 
 def _event(line: int, text: str, *, shares_line: bool) -> Event | Malformed:
-    constants: list[str] = []
-
-    def constant(name: str) -> float:
-        """Called for NaN and Infinity, which Python reads as JSON and others do not."""
-        constants.append(name)
-        return float(name)
-
     try:
-        decoder = json.JSONDecoder(parse_constant=constant)
         # what follows the object is another writer's, who did not wait for the newline
-        content, _ = decoder.raw_decode(text)
+        content, _ = _DECODER.raw_decode(text)
         return Event(
             line=line,
             time_ms=int(content["time_ms"]),
@@ -109,7 +102,7 @@ def _event(line: int, text: str, *, shares_line: bool) -> Event | Malformed:
             value=content["value"],
             metadata=dict(content.get("metadata") or {}),
             shares_line=shares_line,
-            has_nan=bool(constants),
+            has_nan=("NaN" in text or "Infinity" in text) and _has_constant(text),
         )
     except json.JSONDecodeError as error:
         if error.pos >= len(text) or error.msg.startswith("Unterminated"):
@@ -119,3 +112,10 @@ def _event(line: int, text: str, *, shares_line: bool) -> Event | Malformed:
         return Malformed(line, f"without {error}", text)
     except (TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         return Malformed(line, f"not an event ({error})", text)
+
+
+def _has_constant(text: str) -> bool:
+    """Whether there is NaN or Infinity outside strings, which Python reads as JSON."""
+    constants: list[str] = []
+    json.JSONDecoder(parse_constant=constants.append).raw_decode(text)
+    return bool(constants)
