@@ -14,7 +14,13 @@ HEAVY = ("torch", "numpy", "pydantic", "pydantic_settings", "mlperf_logging", "r
 
 def test_exported_names() -> None:
     """The public names are these, and each of them loads."""
-    assert primus_mllog.__all__ == ["MLPerfLogger", "MLPerfRun", "ThroughputTimer", "__version__"]
+    assert primus_mllog.__all__ == [
+        "MLPerfLogger",
+        "MLPerfMegatronPretrainTrainer",
+        "MLPerfRun",
+        "ThroughputTimer",
+        "__version__",
+    ]
     for name in primus_mllog.__all__:
         assert getattr(primus_mllog, name) is not None
         assert name in dir(primus_mllog)

@@ -12,12 +12,20 @@ from primus_mllog._version import __version__
 
 if TYPE_CHECKING:
     from primus_mllog.mlperf_logger import MLPerfLogger, ThroughputTimer
+    from primus_mllog.mlperf_pre_training import MLPerfMegatronPretrainTrainer
     from primus_mllog.run import MLPerfRun
 
-__all__ = ["MLPerfLogger", "MLPerfRun", "ThroughputTimer", "__version__"]
+__all__ = [
+    "MLPerfLogger",
+    "MLPerfMegatronPretrainTrainer",
+    "MLPerfRun",
+    "ThroughputTimer",
+    "__version__",
+]
 
 _HOMES = {
     "MLPerfLogger": "mlperf_logger",
+    "MLPerfMegatronPretrainTrainer": "mlperf_pre_training",
     "MLPerfRun": "run",
     "ThroughputTimer": "mlperf_logger",
 }
@@ -28,9 +36,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

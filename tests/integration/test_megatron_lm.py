@@ -60,8 +60,19 @@ class Pretraining(NamedTuple):
         return [event["value"] for event in self.events if event["key"] == key]
 
 
+LOGGED = (str(HERE / "logged.py"), str(HERE / "pretrain_toy.py"))
+
+
 def pretrain(
-    folder: Path, version: str, extra: str = "", *, nproc: int = 1, target: float = 0.9, **env: Any
+    folder: Path,
+    version: str,
+    extra: str = "",
+    *,
+    nproc: int = 1,
+    target: float = 0.9,
+    program: tuple[str, ...] = LOGGED,
+    path: str = "",
+    **env: Any,
 ) -> Pretraining:
     log, notes = folder / "results" / "run.log", folder / "notes"
     assert MEGATRON[version].exists(), "no Megatron-LM here: run this with make test-integration"
@@ -73,7 +84,7 @@ def pretrain(
     }
     environment = {
         **{n: v for n, v in os.environ.items() if not n.startswith("MLLOG_")},
-        "PYTHONPATH": f"{MEGATRON[version]}:{HERE}",
+        "PYTHONPATH": f"{MEGATRON[version]}:{HERE}:{path}",
         "OMP_NUM_THREADS": "1",
         "TORCHDYNAMO_DISABLE": "1",
         "MLLOG_OUTPUT_FILE": str(log),
@@ -90,20 +101,15 @@ def pretrain(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    program = [
-        str(HERE / "logged.py"),
-        str(HERE / "pretrain_toy.py"),
-        *ARGUMENTS.split(),
-        *extra.split(),
-    ]
+    arguments = [*program, *ARGUMENTS.split(), *extra.split()]
     if nproc == 1:
         here = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
         environment |= {**here, "MASTER_PORT": port}
-        command = [sys.executable, "-W", "ignore", *program]
+        command = [sys.executable, "-W", "ignore", *arguments]
     else:
         run = ["-m", "torch.distributed.run", "--nproc-per-node", str(nproc)]
         address = ["--master-addr", "127.0.0.1", "--master-port", port]
-        command = [sys.executable, "-W", "ignore", *run, *address, *program]
+        command = [sys.executable, "-W", "ignore", *run, *address, *arguments]
     done = subprocess.run(
         command,
         env=environment,

@@ -48,7 +48,7 @@ class _Finder:
     ) -> ModuleSpec | None:
         if name != self._name:
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type] # it has what a finder needs
+        sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             exec_module = spec.loader.exec_module
