@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -112,8 +113,9 @@ def test_a_missing_package_is_named(
     monkeypatch: pytest.MonkeyPatch, missing: str, package: str
 ) -> None:
     """Without torch or megatron-core, the message says what to install."""
+    real = importlib.util.find_spec
     monkeypatch.setattr(
-        "importlib.util.find_spec", lambda name: None if name == missing else object()
+        "importlib.util.find_spec", lambda name: None if name == missing else real(name)
     )
     with pytest.raises(MissingDependencyError, match=rf"{package}.*primus-mllog\[demo\]"):
         launcher.run_demo(DemoOptions())

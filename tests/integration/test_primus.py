@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from grammar import assert_finished
 from test_megatron_lm import HERE, assert_good, pretrain
+
+from grammar import assert_finished
 
 PRIMUS_PATH = os.environ.get("PRIMUS_PATH", "")
 pytestmark = pytest.mark.skipif(
