@@ -63,7 +63,7 @@ class Pretraining(NamedTuple):
 LOGGED = (str(HERE / "logged.py"), str(HERE / "pretrain_toy.py"))
 
 
-def pretrain(  # noqa: PLR0913 - each is one thing that a test varies
+def pretrain(
     folder: Path,
     version: str,
     extra: str = "",

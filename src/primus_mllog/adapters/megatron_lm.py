@@ -18,13 +18,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from primus_mllog import notices
 from primus_mllog.adapters.import_hook import when_imported
+from primus_mllog.errors import PrimusMllogError
 from primus_mllog.hyperparameters import extract_hyperparameters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from types import ModuleType
 
     from primus_mllog.run import MLPerfRun
@@ -139,27 +142,39 @@ class MegatronHooks:
 
     def _around_step(self, original: Any) -> Callable[..., Any]:
         optimizer_of = _argument(original, "optimizer")
-        run = self.run
+        step_start = self.run.step_start
 
         def train_step(*args: Any, **kwargs: Any) -> Any:
-            # read before the step: afterwards the groups hold the next step's rate
-            learning_rate = _learning_rate(optimizer_of(args, kwargs))
-            run.step_start()
+            learning_rate = None
+            try:
+                # read before the step: afterwards the groups hold the next step's rate
+                learning_rate = _learning_rate(optimizer_of(args, kwargs))
+                step_start()
+            except Exception as error:  # noqa: BLE001 - see _tell
+                _tell(error)
             result = original(*args, **kwargs)
-            self._iteration += 1
-            losses, is_skipped = _step_result(result)
-            megatron_args = self.args
-            run.step_stop(
-                # Megatron advances its own count only after this returns
-                megatron_args.consumed_train_samples + self._batch_size(megatron_args),
-                iteration=self._iteration,
-                loss=_loss(losses),
-                learning_rate=learning_rate,
-                skipped=is_skipped,
-            )
+            try:
+                self._step_done(result, learning_rate)
+            except Exception as error:  # noqa: BLE001 - see _tell
+                _tell(error)
             return result
 
         return train_step
+
+    def _step_done(self, result: Any, learning_rate: float | None) -> None:
+        self._iteration += 1
+        losses, is_skipped = _step_result(result)
+        args = self.args
+        batch_size = (
+            args.data_parallel_size * args.micro_batch_size * self._training.get_num_microbatches()
+        )
+        self.run.step_stop(
+            args.consumed_train_samples + batch_size,  # Megatron counts after its step returned
+            iteration=self._iteration,
+            loss=_loss(losses),
+            learning_rate=learning_rate,
+            skipped=is_skipped,
+        )
 
     def _around_evaluation(self, original: Any) -> Callable[..., Any]:
         def evaluate_and_print_results(*args: Any, **kwargs: Any) -> Any:
@@ -167,33 +182,42 @@ class MegatronHooks:
                 return original(*args, **kwargs)
             self._sets_evaluated = 0
             self.run.eval_start(self.args.consumed_train_samples)
-            return original(*args, **kwargs)
+            result = original(*args, **kwargs)
+            if self._in_evaluation:  # the deciding set was not among those evaluated
+                self._decide({})
+            return result
 
         return evaluate_and_print_results
 
     def _around_validation_set(self, original: Any) -> Callable[..., Any]:
         def evaluate(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
+            losses = _eval_losses(result)
             is_deciding = self._sets_evaluated == self._validation_set
             self._sets_evaluated += 1
-            in_evaluation = self.run.phase is self.run.phase.EVALUATION
-            if in_evaluation and (is_deciding or _is_time_limit(result)):
-                losses = result[0]
-                if self.run.eval_stop(None if losses is None else _loss(losses)):
-                    self._leave_the_loop()
+            if self._in_evaluation and (is_deciding or losses is None):
+                self._decide(losses or {})
             return result
 
         return evaluate
 
-    def _leave_the_loop(self) -> None:
-        """Make ``train()`` return after this evaluation, on every rank alike."""
-        args = self.args
-        args.train_iters = self._iteration
-        args.do_valid = args.do_test = False
+    @property
+    def _in_evaluation(self) -> bool:
+        return self.run.phase is self.run.phase.EVALUATION
 
-    def _batch_size(self, args: Any) -> int:
-        num_microbatches = self._training.get_num_microbatches()
-        return int(args.data_parallel_size * args.micro_batch_size * num_microbatches)
+    def _decide(self, losses: Mapping[str, Any]) -> None:
+        """End the evaluation; at the target, make ``train()`` return after it, on every rank."""
+        if self.run.eval_stop(_loss(losses)):
+            args = self.args
+            args.train_iters = self._iteration
+            args.do_valid = args.do_test = False
+
+
+def _tell(error: Exception) -> None:
+    """Our own trouble in a step must not kill the training: say it once, unless in strict tests."""
+    if isinstance(error, PrimusMllogError):
+        raise error
+    notices.tell_once("megatron step", f"a step is not logged: {error!r}")
 
 
 def _put_back(owner: Any, name: str, original: Any) -> None:
@@ -240,6 +264,10 @@ def _loss(losses: Mapping[str, Any]) -> Any:
     return next(iter(losses.values()), None)
 
 
-def _is_time_limit(result: Any) -> bool:
-    """Whether ``evaluate`` returned because ``--exit-duration-in-mins`` was used up."""
-    return result[0] is None
+def _eval_losses(result: Any) -> Mapping[str, Any] | None:
+    """The losses, the first of what ``evaluate`` returns.
+
+    None where ``--exit-duration-in-mins`` was used up in the evaluation, or nothing is known.
+    """
+    losses = result[0] if isinstance(result, tuple) and result else None
+    return losses if isinstance(losses, Mapping) else None
