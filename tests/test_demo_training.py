@@ -110,6 +110,8 @@ def test_the_target_is_reached_and_the_log_passes(tmp_path: Path) -> None:
     shown = done.stdout.splitlines()
     assert shown[-1] == f"log: {path}"
     assert any("passed (ruleset" in line for line in shown)
+    last_step = events[-1]["metadata"]["samples_count"] // 16
+    assert done.stderr.splitlines()[-1].startswith(f"step {last_step:>3}/"), done.stderr
     assert f"seed              {values(events, 'seed')[0]}" in shown
 
 

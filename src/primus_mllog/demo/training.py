@@ -95,12 +95,14 @@ def _loop(trainer: Trainer, args: Namespace, run: MLPerfRun, progress: Silence) 
 @contextlib.contextmanager
 def _process_groups(args: Namespace) -> Iterator[None]:
     """``torch.distributed`` over gloo, and Megatron's groups on top of it."""
+    # One thread a process, as torchrun has it. A model this small gains little from more, and on
+    # cores that others use, too, threads that wait for each other make it several times slower.
+    torch.set_num_threads(1)
     if args.world_size == 1:
         # Alone there is nobody to meet: no port is opened.
         store = torch.distributed.HashStore()
         torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     else:
-        torch.set_num_threads(1)  # as torchrun does: the processes share the cores
         torch.distributed.init_process_group("gloo")
     try:
         parallel_state.initialize_model_parallel(
