@@ -20,7 +20,7 @@ import atexit
 import enum
 import functools
 import os
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from primus_mllog import keys, notices
 from primus_mllog.compliance import resolve_ruleset
@@ -29,6 +29,7 @@ from primus_mllog.mlperf_logger import MLPerfLogger, ThroughputTimer, now_ms
 from primus_mllog.preflight import preflight
 from primus_mllog.settings import PretrainSettings, Settings
 from primus_mllog.signals import TerminationHandler
+from primus_mllog.train_losses import TrainLosses, as_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,18 +51,6 @@ class Phase(enum.Enum):
     BETWEEN = "between two blocks"
     EVALUATION = "in an evaluation"
     STOPPED = "over"
-
-
-class _TrainLoss(NamedTuple):
-    """A step's loss, kept until its value may be read without stalling the step.
-
-    Kept on every rank, also where it is logged already: the lists have to be equally long.
-    """
-
-    is_logged: bool
-    loss: Any
-    metadata: dict[str, Any]
-    time_ms: int
 
 
 Method = TypeVar("Method", bound="Callable[..., Any]")
@@ -138,7 +127,8 @@ class MLPerfRun:
         self._block_since_ms = 0
         self._num_steps = 0
         self._train_loss_frequency = self.settings.mllog_train_loss_log_freq
-        self._train_losses: list[_TrainLoss] = []
+        self._train_losses = TrainLosses(self._log_train_loss, self.group)
+        self._logs = True
         self._timer: ThroughputTimer | None = None
         self._termination = TerminationHandler(self._abort)
         self._pid = os.getpid()
@@ -217,6 +207,7 @@ class MLPerfRun:
         global_batch_size = self._header.get(keys.GLOBAL_BATCH_SIZE)
         if self.settings.mllog_block_tput_log and isinstance(global_batch_size, int):
             self._timer = ThroughputTimer(global_batch_size)
+        self._logs = self.group.rank == 0
         atexit.register(self._abort)
         self._termination.install()
         now = now_ms()
@@ -245,8 +236,8 @@ class MLPerfRun:
         """A training step is done.
 
         Every MLLOG_TRAIN_LOSS_LOG_FREQ-th step is logged as train_loss. A loss that lies on an
-        accelerator, or on another rank, is read at the end of the block and logged with this
-        step's own time.
+        accelerator is read when it is computed, one on another rank at the end of the block; both
+        are logged with this step's own time.
 
         Args:
             samples_count: samples trained on so far, this step's included.
@@ -265,8 +256,14 @@ class MLPerfRun:
         frequency = self._train_loss_frequency
         step = self._num_steps if iteration is None else iteration
         if frequency and step % frequency == 0 and not skipped:
-            with self._termination.deferred():
-                self._train_loss(step, loss, learning_rate)
+            if self._logs:
+                with self._termination.deferred():
+                    metadata = {**self._where(), keys.STEP: step, keys.LR: learning_rate}
+                    if learning_rate is None:
+                        del metadata[keys.LR]
+                    self._train_losses.add(loss, metadata, now_ms())
+            else:
+                self._train_losses.keep(loss)
 
     @_allowed_in(Phase.BLOCK, Phase.BETWEEN)
     def eval_start(self, samples_count: int | None = None) -> None:
@@ -297,7 +294,7 @@ class MLPerfRun:
             Whether the target is reached (loss ≤ MLLOG_TARGET_EVAL_LOSS, as the checker compares)
             and training must stop; the same on every rank.
         """
-        [agreed] = self.group.agree([_number(loss)])
+        [agreed] = self.group.agree([as_number(loss)])
         instant = now_ms()
         if agreed is not None:
             self._event(keys.EVAL_ACCURACY, agreed, self._where(), instant)
@@ -351,21 +348,10 @@ class MLPerfRun:
             self._phase = Phase.BLOCK
         return True
 
-    def _train_loss(self, step: int, loss: Any, learning_rate: float | None) -> None:
-        metadata = {**self._where(), keys.STEP: step}
-        if learning_rate is not None:
-            metadata[keys.LR] = learning_rate
-        now = now_ms()
-        is_logged = _is_on_host(loss)
-        if is_logged:
-            self._event(keys.TRAIN_LOSS, loss, metadata, now)
-        if not is_logged or self.group.world_size > 1:
-            self._train_losses.append(_TrainLoss(is_logged, loss, metadata, now))
-
     def _end_block(self, instant: int, *, collective: bool) -> None:
         if self._phase is not Phase.BLOCK:
             return
-        self._log_train_losses(collective=collective)
+        self._train_losses.log_kept(collective=collective)
         throughput = self._timer.get_throughput() if self._timer is not None else None
         if throughput is not None:
             stats = {keys.THROUGHPUT: throughput}
@@ -373,22 +359,8 @@ class MLPerfRun:
         self._end(keys.BLOCK_STOP, self._where(), instant)
         self._phase = Phase.BETWEEN
 
-    def _log_train_losses(self, *, collective: bool) -> None:
-        """Log the losses that waited for the end of the block.
-
-        Args:
-            collective: whether the other ranks are here too, so that a loss which only they have
-                can be asked for. On an abort they are not.
-        """
-        waiting, self._train_losses = self._train_losses, []
-        if not waiting:
-            return
-        values = [_number(item.loss) for item in waiting]
-        if collective:
-            values = self.group.agree(values)
-        for value, item in zip(values, waiting, strict=True):
-            if value is not None and not item.is_logged:
-                self._event(keys.TRAIN_LOSS, value, item.metadata, item.time_ms)
+    def _log_train_loss(self, value: Any, metadata: dict[str, Any], time_ms: int) -> None:
+        self._event(keys.TRAIN_LOSS, value, metadata, time_ms)
 
     def _where(self) -> dict[str, Any]:
         return {keys.SAMPLES_COUNT: self._samples_count}
@@ -413,18 +385,3 @@ class MLPerfRun:
         if self._strict:
             raise error
         notices.tell_once(f"refused {call} {self._phase}", f"not logged: {error}")
-
-
-def _number(loss: Any) -> float | None:
-    """``loss`` as a float; None where there is none, or nothing that is one number."""
-    try:
-        return None if loss is None else float(loss)
-    except (TypeError, ValueError, RuntimeError) as error:
-        notices.tell_once("loss", f"a loss of type {type(loss).__name__} is not used: {error}")
-        return None
-
-
-def _is_on_host(loss: Any) -> bool:
-    """Whether reading ``loss`` cannot make the host wait for an accelerator."""
-    device = getattr(loss, "device", None)
-    return loss is not None and getattr(device, "type", "cpu") == "cpu"

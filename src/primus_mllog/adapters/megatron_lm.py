@@ -79,6 +79,7 @@ class MegatronHooks:
         self._validation_set = validation_set
         self._sets_evaluated = 0
         self._iteration = 0
+        self._logs = True
 
     @contextlib.contextmanager
     def installed(self, **owners: Any) -> Iterator[None]:
@@ -133,6 +134,7 @@ class MegatronHooks:
         def train(*args: Any, **kwargs: Any) -> Any:
             self._start()
             self._iteration = self.args.iteration
+            self._logs = self.run.group.rank == 0  # other ranks need not know the rest
             try:
                 return original(*args, **kwargs)
             finally:  # returned, sys.exit (exit interval, duration, signal) or exception
@@ -146,12 +148,13 @@ class MegatronHooks:
 
         def train_step(*args: Any, **kwargs: Any) -> Any:
             learning_rate = None
-            try:
-                # read before the step: afterwards the groups hold the next step's rate
-                learning_rate = _learning_rate(optimizer_of(args, kwargs))
-                step_start()
-            except Exception as error:  # noqa: BLE001 - see _tell
-                _tell(error)
+            if self._logs:
+                try:
+                    # read before the step: afterwards the groups hold the next step's rate
+                    learning_rate = _learning_rate(optimizer_of(args, kwargs))
+                    step_start()
+                except Exception as error:  # noqa: BLE001 - see _tell
+                    _tell(error)
             result = original(*args, **kwargs)
             try:
                 self._step_done(result, learning_rate)
@@ -164,17 +167,19 @@ class MegatronHooks:
     def _step_done(self, result: Any, learning_rate: float | None) -> None:
         self._iteration += 1
         losses, is_skipped = _step_result(result)
-        args = self.args
-        batch_size = (
-            args.data_parallel_size * args.micro_batch_size * self._training.get_num_microbatches()
-        )
         self.run.step_stop(
-            args.consumed_train_samples + batch_size,  # Megatron counts after its step returned
+            self._samples_count() if self._logs else 0,
             iteration=self._iteration,
             loss=_loss(losses),
             learning_rate=learning_rate,
             skipped=is_skipped,
         )
+
+    def _samples_count(self) -> int:
+        """Samples up to the step that is done: Megatron counts it only after it has returned."""
+        args, num_microbatches = self.args, self._training.get_num_microbatches()
+        batch_size = args.data_parallel_size * args.micro_batch_size * num_microbatches
+        return int(args.consumed_train_samples + batch_size)
 
     def _around_evaluation(self, original: Any) -> Callable[..., Any]:
         def evaluate_and_print_results(*args: Any, **kwargs: Any) -> Any:
