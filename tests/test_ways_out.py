@@ -71,17 +71,28 @@ def test_a_handler_of_the_framework_keeps_its_say(tmp_path: Path) -> None:
     assert letters(events) == "ciIrpbtBeaEPR"
 
 
-def test_a_signal_in_the_middle_of_an_event_waits_for_it(tmp_path: Path) -> None:
-    """A SIGTERM between a state change and its line loses neither, and doubles neither."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("nth", range(8))
+def test_a_signal_in_the_middle_of_an_event_waits_for_it(
+    tmp_path: Path, number: signal.Signals, when: str, nth: int
+) -> None:
+    """A signal between a line and what it means for the run loses neither, and doubles neither."""
     returncode, events = execute(
         tmp_path / "run.log",
-        "log_end = run.logger.log_end\n"
-        "def interrupted(*a, **k):\n"
-        "    signal.raise_signal(signal.SIGTERM); log_end(*a, **k)\n"
-        "run.logger.log_end = interrupted\n"
-        "run.stop()",
+        "write, num_lines = run.logger._emit, 0\n"
+        "def interrupted(*a):\n"
+        "    global num_lines\n"
+        "    num_lines += 1\n"
+        f"    is_now = num_lines == {nth + 1}\n"
+        f"    if is_now and {when == 'before'}: signal.raise_signal({int(number)})\n"
+        "    write(*a)\n"
+        f"    if is_now and {when == 'after'}: signal.raise_signal({int(number)})\n"
+        "run.logger._emit = interrupted\n"
+        "run.eval_start(16); run.eval_stop(2.0)\n"
+        "run.step_start(); run.step_stop(32, loss=1.0); run.stop()",
     )
-    assert returncode == -signal.SIGTERM
+    assert returncode == -number
     assert_finished(events)
 
 

@@ -6,14 +6,19 @@ import contextlib
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 __all__ = ["TerminationHandler"]
 
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+# What each signal does where nobody has said otherwise.
+_DEFAULTS: Final[dict[signal.Signals, Any]] = {
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGHUP: signal.SIG_DFL,
+    signal.SIGINT: signal.default_int_handler,
+}
 
 
 class TerminationHandler:
@@ -22,7 +27,8 @@ class TerminationHandler:
     Only where the signal would end it: a handler that the framework installed (Megatron's
     ``--exit-signal-handler`` finishes the step and saves a checkpoint) keeps its say, and an
     ignored signal stays ignored. The process then ends by the same signal, so that whoever sent
-    it sees the status it expects.
+    it sees the status it expects. SIGINT raises KeyboardInterrupt, as always, but not between an
+    event and what it means for the run (:meth:`deferred`).
     """
 
     def __init__(self, on_termination: Callable[[], None]) -> None:
@@ -36,8 +42,8 @@ class TerminationHandler:
         """Take over the signals whose action is still the default. Main thread only, else no-op."""
         if threading.current_thread() is not threading.main_thread():
             return
-        for number in _SIGNALS:
-            if signal.getsignal(number) is signal.SIG_DFL:
+        for number, default in _DEFAULTS.items():
+            if signal.getsignal(number) is default:
                 signal.signal(number, self._handle)
                 self._installed.append(number)
 
@@ -47,7 +53,7 @@ class TerminationHandler:
             return
         for number in self._installed:
             if signal.getsignal(number) == self._handle:
-                signal.signal(number, signal.SIG_DFL)
+                signal.signal(number, _DEFAULTS[number])
         self._installed.clear()
 
     @contextlib.contextmanager
@@ -69,6 +75,8 @@ class TerminationHandler:
             self._terminate(number)
 
     def _terminate(self, number: int) -> None:
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
         try:
             if os.getpid() == self._pid:
                 self._on_termination()
