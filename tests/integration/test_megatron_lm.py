@@ -173,6 +173,37 @@ def test_the_target_ends_the_run_on_every_rank(
     assert abs(run.events[-1]["time_ms"] - verdict) <= 1.0
 
 
+# What the closed division fixes and a toy cannot have.
+TOO_SMALL = {"max_sequence_length", "eval_samples"}
+BENCHMARKS = {"llama31_8b": "", "gpt_oss_20b": EXPERTS}
+
+
+@pytest.mark.fault("C11")
+@pytest.mark.fault("C3")
+@pytest.mark.parametrize("version", MEGATRON)
+@pytest.mark.parametrize(("benchmark", "extra"), BENCHMARKS.items(), ids=BENCHMARKS)
+def test_a_benchmarks_own_arguments(
+    tmp_path: Path, version: str, benchmark: str, extra: str
+) -> None:
+    """In the closed division, the official checker refuses what a toy is too small for, only."""
+    schedule = "--train-iters 1200000 --lr-decay-iters 1200000"
+    run = pretrain(
+        tmp_path,
+        version,
+        f"{schedule} {extra}",
+        target=3.3,
+        MLLOG_SUBMISSION_BENCHMARK=benchmark,
+        MLLOG_SUBMISSION_DIVISION="closed",
+        MLLOG_SUBMISSION_STATUS="onprem",
+        MLLOG_PREFLIGHT="warn",
+    )
+    assert run.returncode == 0, run.output[-3000:]
+    assert run.status == "success"
+    assert lint(tmp_path / "results" / "run.log") == []
+    findings = check_file(tmp_path / "results" / "run.log", "6.1.0").findings
+    assert {finding.key for finding in findings} == TOO_SMALL, findings
+
+
 @pytest.mark.fault("L2")
 @pytest.mark.fault("L8")
 @pytest.mark.parametrize("version", MEGATRON)
