@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from primus_mllog.mlperf_logger import MLPerfLogger, ThroughputTimer
     from primus_mllog.mlperf_pre_training import MLPerfMegatronPretrainTrainer
     from primus_mllog.run import MLPerfRun
+    from primus_mllog.warmup import (
+        reset_fp4_state,
+        reset_fp8_state,
+        run_synthetic_warmup,
+        seed_fp8_amax,
+    )
 
 __all__ = [
     "MLPerfLogger",
@@ -21,6 +27,10 @@ __all__ = [
     "MLPerfRun",
     "ThroughputTimer",
     "__version__",
+    "reset_fp4_state",
+    "reset_fp8_state",
+    "run_synthetic_warmup",
+    "seed_fp8_amax",
 ]
 
 _HOMES = {
@@ -28,6 +38,10 @@ _HOMES = {
     "MLPerfMegatronPretrainTrainer": "mlperf_pre_training",
     "MLPerfRun": "run",
     "ThroughputTimer": "mlperf_logger",
+    "reset_fp4_state": "warmup",
+    "reset_fp8_state": "warmup",
+    "run_synthetic_warmup": "warmup",
+    "seed_fp8_amax": "warmup",
 }
 
 

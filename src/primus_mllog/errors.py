@@ -9,6 +9,7 @@
     ├── OutputError                   the log file cannot be created or must not be touched
     ├── EncodingError (TypeError)     a value has no JSON form
     ├── LifecycleError                a call that would break the order of events (strict mode)
+    ├── WarmupError                   the synthetic warmup left something changed
     ├── MissingDependencyError (ImportError)   an optional package is not installed
     └── LogFileError                  a log cannot be read
 """
@@ -28,6 +29,7 @@ __all__ = [
     "PrimusMllogError",
     "Problem",
     "SettingsError",
+    "WarmupError",
 ]
 
 
@@ -113,6 +115,21 @@ class LifecycleError(PrimusMllogError):
         self.call = call
         self.phase = phase
         super().__init__(f"{call}() was called while the run is {phase}; {wanted}")
+
+
+class WarmupError(PrimusMllogError):
+    """The synthetic warmup left something changed (SYNTH_WARMUP_VERIFY=1).
+
+    Attributes:
+        names: what differs, in the order of the walk: modules, optimizer, scheduler, the rest.
+    """
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+        super().__init__(
+            f"after the warmup {len(names)} parts of the training's state are not what they were, "
+            f"first of all {names[0]}. Train without a warmup (SYNTH_WARMUP_STEPS=0) and report it."
+        )
 
 
 class MissingDependencyError(PrimusMllogError, ImportError):

@@ -108,6 +108,8 @@ class Settings(BaseSettings):
     """Warmup evaluation steps before run_start."""
     synth_warmup_empty_cache: bool = True
     """1: release the allocator's cache after the warmup."""
+    synth_warmup_verify: bool = False
+    """1: compare digests of all state before and after the warmup; a difference is an error."""
     warmup_recipe: Literal["", "bf16", "fp8_hybrid", "fp8_e4m3", "fp4_mxfp4", "fp4_nvfp4"] = ""
     """Low-precision recipe of the warmup steps; empty or bf16: none."""
     warmup_fp8_recipe: Literal["", "hybrid", "e4m3"] = ""

@@ -18,17 +18,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from primus_mllog import notices
 from primus_mllog.adapters.import_hook import when_imported
+from primus_mllog.adapters.megatron_warmup import run_synthetic_warmup
 from primus_mllog.errors import PrimusMllogError
 from primus_mllog.hyperparameters import extract_hyperparameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import ModuleType
+    from types import FrameType, ModuleType
 
     from primus_mllog.run import MLPerfRun
 
@@ -71,13 +73,18 @@ class MegatronHooks:
         run: the run.
         training: the module that holds the loop (``megatron.training.training``).
         validation_set: as for :func:`mlperf_logging_for`.
+        forward_step: for the warmup; that of Megatron's ``pretrain()`` when not given.
     """
 
-    def __init__(self, run: MLPerfRun, training: Any, *, validation_set: int = 0) -> None:
+    def __init__(
+        self, run: MLPerfRun, training: Any, *, validation_set: int = 0, forward_step: Any = None
+    ) -> None:
         self.run = run
         self._training = training
         self._validation_set = validation_set
         self._owners: dict[str, Any] = {}
+        self._forward_step = forward_step
+        self._model_and_optimizer: Any = (None, None, None)
         self._sets_evaluated = 0
         self._iteration = 0
         self._logs = True
@@ -95,6 +102,7 @@ class MegatronHooks:
         """
         self._owners = owners
         with (
+            self._wrapped("setup_model_and_optimizer", self._around_setup),
             self._wrapped("build_train_valid_test_data_iterators", self._before_the_data),
             self._wrapped("train", self._around_training),
             self._wrapped("evaluate_and_print_results", self._around_evaluation),
@@ -122,8 +130,15 @@ class MegatronHooks:
         """Megatron's global arguments."""
         return self._training.get_args()
 
-    def _start(self) -> None:
-        """The model is built and no data is open yet: the header, and the clock."""
+    def _around_setup(self, original: Any) -> Callable[..., Any]:
+        def setup_model_and_optimizer(*args: Any, **kwargs: Any) -> Any:
+            self._model_and_optimizer = original(*args, **kwargs)
+            return self._model_and_optimizer
+
+        return setup_model_and_optimizer
+
+    def _start(self, forward_step: Any = None) -> None:
+        """The model is built and no data is open yet: warmup, the header, and the clock."""
         if self.run.phase is not self.run.phase.INIT:
             return
         args = self.args
@@ -131,11 +146,34 @@ class MegatronHooks:
             args, self.run.settings, world_size=self.run.group.world_size
         )
         self.run.log_hyperparameters(header)
+        self._warm_up(forward_step)
         self.run.start(samples_count=args.consumed_train_samples)
+
+    def _warm_up(self, forward_step: Any) -> None:
+        """Steps on random tokens, where the loop has said what a step is."""
+        settings = self.run.settings
+        if not (settings.synth_warmup_steps or settings.synth_warmup_valid_steps):
+            return
+        model, optimizer, scheduler, *_ = self._model_and_optimizer
+        if forward_step is None or optimizer is None:
+            notices.tell_once("warmup", "no warmup: this loop gives no forward step and optimizer")
+            return
+        run_synthetic_warmup(
+            self._owners.get("train_step", self._training).train_step,
+            forward_step,
+            model,
+            optimizer,
+            scheduler,
+            self._training.get_model_config(model[0]),
+            self.args,
+            evaluate_func=self._training.evaluate,
+            settings=settings,
+            group=self.run.group,
+        )
 
     def _before_the_data(self, original: Any) -> Callable[..., Any]:
         def build_train_valid_test_data_iterators(*args: Any, **kwargs: Any) -> Any:
-            self._start()
+            self._start(self._forward_step or _local_of_a_caller("forward_step_func"))
             return original(*args, **kwargs)
 
         return build_train_valid_test_data_iterators
@@ -235,6 +273,20 @@ def _tell(error: Exception) -> None:
     if isinstance(error, PrimusMllogError):
         raise error
     notices.tell_once("megatron step", f"a step is not logged: {error!r}")
+
+
+def _local_of_a_caller(name: str) -> Any:
+    """What the nearest caller calls ``name``; None where none does.
+
+    Megatron opens its data from inside ``pretrain()``, whose argument the forward step is, and
+    hands it to nothing that could be wrapped before.
+    """
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the only way
+    while frame is not None:
+        if name in frame.f_locals:
+            return frame.f_locals[name]
+        frame = frame.f_back
+    return None
 
 
 def _put_back(owner: Any, name: str, original: Any) -> None:

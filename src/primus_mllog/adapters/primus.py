@@ -114,10 +114,12 @@ class _OlderTrainer:
     def init(self, *args: Any, **kwargs: Any) -> Any:
         """Primus' ``init``, with the hooks in place that ``run`` needs, too."""
         loop = importlib.import_module(_OLDER_LOOP)
-        hooks = MegatronHooks(self.mlperf_run, importlib.import_module(_MEGATRON_LOOP))
+        megatron = importlib.import_module(_MEGATRON_LOOP)
+        hooks = MegatronHooks(self.mlperf_run, megatron, forward_step=self._primus.forward_step)
         installed = hooks.installed(
             build_train_valid_test_data_iterators=loop,
             evaluate_and_print_results=loop,
+            setup_model_and_optimizer=self,
             train=self,
             train_step=self,
         )
