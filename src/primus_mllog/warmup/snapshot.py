@@ -34,7 +34,13 @@ _PLAIN: Final = (type(None), bool, int, float, complex, str, bytes)
 _ADAM_STATE: Final = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step"}
 # Attributes that lead from one optimizer to the next: Megatron's chained, wrapping, mixed-precision
 # and offloading optimizers, and their loss scaler.
-_OPTIMIZER_PARTS: Final = ("chained_optimizers", "optimizer", "sub_optimizers", "grad_scaler")
+_OPTIMIZER_PARTS: Final = (
+    "chained_optimizers",
+    "optimizer",
+    "cpu_optimizers",
+    "gpu_optimizer",
+    "grad_scaler",
+)
 _PROBE_BYTES: Final = 4096
 
 
@@ -61,7 +67,8 @@ class TrainingStateSnapshot:
     ) -> None:
         self._storages: dict[tuple[str, int], _Storage] = {}
         self._containers: dict[int, _Container] = {}
-        self._grads: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+        # each with an alias of its memory, and its gradient
+        self._tensors: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]] = []
         self._seen: dict[int, Any] = {}  # keeps alive what ids stand for
         for index, chunk in enumerate(model):
             for name, module in chunk.named_modules():
@@ -101,8 +108,10 @@ class TrainingStateSnapshot:
             container.restore()
         for storage in self._storages.values():
             storage.restore()
-        for tensor, grad in self._grads:
-            if tensor.grad is not grad:
+        for tensor, content, grad in self._tensors:
+            if not _is_same_memory(tensor, content):
+                tensor.data = content  # given other memory, or another dtype, in between
+            if tensor.is_leaf and tensor.grad is not grad:
                 tensor.grad = grad
         self._generators.restore()
         if any(storage.is_on_device for storage in self._storages.values()):
@@ -151,11 +160,11 @@ class TrainingStateSnapshot:
 
     def _walk_tensor(self, name: str, tensor: torch.Tensor) -> None:
         key = _storage_key(tensor)
-        if key is not None and key not in self._storages:
-            self._storages[key] = _Storage(name, tensor)
-        if tensor.is_leaf:
-            grad = tensor.grad
-            self._grads.append((tensor, grad))
+        if key is not None:
+            if key not in self._storages:
+                self._storages[key] = _Storage(name, tensor)
+            grad = tensor.grad if tensor.is_leaf else None
+            self._tensors.append((tensor, tensor.data, grad))
             if grad is not None:
                 self._walk(f"{name}.grad", grad)
         # what is inside a quantised or distributed tensor, and what frameworks hang on parameters
@@ -296,7 +305,7 @@ def _optimizers(optimizer: Any) -> Iterator[Any]:
         seen.add(id(part))
         yield part
         for name in _OPTIMIZER_PARTS:
-            inner = getattr(part, name, None)
+            inner = vars(part).get(name)  # a property of that name may refuse to answer
             pending.extend(inner if isinstance(inner, (list, tuple)) else [inner])
 
 
@@ -315,6 +324,15 @@ def _storage_key(tensor: torch.Tensor) -> tuple[str, int] | None:
     except (NotImplementedError, RuntimeError):
         return None
     return (str(tensor.device), pointer) if pointer else None
+
+
+def _is_same_memory(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    return (
+        tensor.data_ptr() == other.data_ptr()
+        and tensor.dtype == other.dtype
+        and tensor.shape == other.shape
+        and tensor.stride() == other.stride()
+    )
 
 
 def _is_zero(content: torch.Tensor) -> bool:
