@@ -20,6 +20,10 @@ def test_exported_names() -> None:
         "MLPerfRun",
         "ThroughputTimer",
         "__version__",
+        "reset_fp4_state",
+        "reset_fp8_state",
+        "run_synthetic_warmup",
+        "seed_fp8_amax",
     ]
     for name in primus_mllog.__all__:
         assert getattr(primus_mllog, name) is not None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import types
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import small_primus
 from grammar import assert_finished
@@ -91,6 +93,34 @@ def test_the_pretraining_of_the_readme_is_logged(
     assert events[-1]["metadata"]["status"] == "success"
 
 
+def test_the_warmup_of_the_readme_changes_nothing() -> None:
+    """It takes the steps it is told to, and parameters are what they were."""
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    before = model.weight.tolist()
+    taken: list[Any] = []
+
+    def train_step(model: Any, batch: Any) -> None:
+        model(batch).sum().backward()
+        optimizer.step()
+        taken.append(model.weight.tolist())
+
+    names = {
+        "run": types.SimpleNamespace(settings=PretrainSettings(synth_warmup_valid_steps=2)),
+        "model": model,
+        "optimizer": optimizer,
+        "scheduler": None,
+        "train_step": train_step,
+        "random_batch": lambda: torch.ones(1, 2),
+        "evaluate": lambda _model, num_steps: taken.append(num_steps),
+    }
+    exec(block("run_warmup("), names)  # noqa: S102
+    assert len(taken) == 4
+    assert taken[3] == 2
+    assert taken[2] != before
+    assert model.weight.tolist() == before
+
+
 def test_the_logger_of_the_readme_logs(tmp_path: Path, log: Path) -> None:
     """Events alone reach the file that configure names."""
     path = tmp_path / "alone.log"
@@ -118,6 +148,7 @@ def test_every_block_is_run() -> None:
         "MLPerfMegatronPretrainTrainer",
         "mlperf_logging_for",
         "build_model()",
+        "run_warmup(",
         "MLPerfLogger()",
         "capture_events()",
     )

@@ -1,11 +1,13 @@
-"""Run a script as ``primus_mllog.pretrain`` does, and note when verdicts were agreed.
+"""Run a script as ``primus_mllog.pretrain`` does, and note what really happened.
 
-The moments (milliseconds since the epoch) and this rank's last iteration go to
-``TOY_NOTES.<rank>``, so that a test can compare the log with what really happened.
+The moments when verdicts were agreed (milliseconds since the epoch), this rank's last iteration and
+a digest of its parameters and optimizer state go to ``TOY_NOTES.<rank>``.
 """
 
 from __future__ import annotations
 
+import gc
+import hashlib
 import json
 import os
 import runpy
@@ -20,6 +22,22 @@ from primus_mllog.adapters.megatron_lm import mlperf_logging_for
 run = MLPerfRun(stdout=False)
 agree = run.group.agree
 moments: list[float] = []
+
+
+def digest() -> str:
+    """Of all that optimizers hold: main parameters and state; written apart from the warmup."""
+    import torch
+
+    digests = []
+    for optimizer in (o for o in gc.get_objects() if isinstance(o, torch.optim.Optimizer)):
+        content = hashlib.sha256()
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                state = optimizer.state.get(parameter, {})
+                for value in (parameter, *(state[name] for name in sorted(state))):
+                    content.update(repr(torch.as_tensor(value).tolist()).encode())
+        digests.append(content.hexdigest())
+    return " ".join(sorted(digests))
 
 
 def noted(values: Any) -> Any:
@@ -41,5 +59,6 @@ finally:
         "moments": moments,
         "iteration": getattr(get_args(), "curr_iteration", None),
         "status": run.status,
+        "digest": digest(),
     }
     Path(f"{os.environ['TOY_NOTES']}.{os.environ['RANK']}").write_text(json.dumps(notes))

@@ -4,6 +4,7 @@ Run as a script with Megatron's own arguments. It knows nothing of primus-mllog.
 arithmetic sequences, which a tiny model learns in a few steps. ``TOY_TROUBLE=kind@iteration``
 makes trouble in a forward pass of that iteration, counted from 0: ``raise``, ``sigterm``, or
 ``limit`` (the time limit is over).
+``TOY_OPTIMIZER=fused`` trains with :mod:`fused_adam` where Megatron finds Transformer Engine's.
 """
 
 from __future__ import annotations
@@ -19,10 +20,18 @@ import cpu_megatron
 cpu_megatron.install()
 
 import torch  # noqa: E402
+from megatron.core import parallel_state, tensor_parallel  # noqa: E402
 from megatron.core.enums import ModelType  # noqa: E402
 from megatron.training import get_args, pretrain  # noqa: E402
 
 cpu_megatron.install_late()
+
+if os.environ.get("TOY_OPTIMIZER") == "fused":
+    import fused_adam
+    import megatron.core.optimizer
+
+    megatron.core.optimizer.Adam = fused_adam.FusedAdam
+    megatron.core.optimizer.USING_PYTORCH_OPTIMIZER = False
 
 VOCABULARY = 64
 
@@ -102,9 +111,28 @@ def loss_function(mask: torch.Tensor, losses: torch.Tensor) -> tuple[Any, Any, d
     return loss, num_tokens, {"lm loss": report}
 
 
+def broadcast(data_iterator: Any) -> dict[str, torch.Tensor]:
+    """What the first tensor-parallel rank reads, on all of them, as Megatron's own scripts do."""
+    is_first = parallel_state.get_tensor_model_parallel_rank() == 0
+    data = next(data_iterator) if is_first else None
+    kinds = {
+        torch.int64: ["tokens", "labels", "position_ids"],
+        torch.float32: ["loss_mask"],
+    }
+    if get_args().create_attention_mask_in_dataloader:
+        kinds[torch.bool] = ["attention_mask"]
+    batch: dict[str, torch.Tensor] = {}
+    for dtype, names in kinds.items():
+        batch |= tensor_parallel.broadcast_data(names, data, dtype)
+    return batch
+
+
 def forward_step(data_iterator: Any, model: Any) -> tuple[Any, Any]:
     """One micro batch."""
-    batch = next(data_iterator)
+    if get_args().tensor_model_parallel_size > 1:
+        batch = broadcast(data_iterator)
+    else:
+        batch = next(data_iterator)
     make_trouble()
     length = batch["tokens"].shape[1]
     mask = torch.ones(1, 1, length, length, dtype=torch.bool).triu(1)

@@ -152,7 +152,7 @@ class Training:
             )
 
     def digest(self) -> str:
-        """Of all parameters, main parameters and optimizer state; written apart from the snapshot."""
+        """Of parameters, main parameters and optimizer state; written apart from the snapshot."""
         tensors = [parameter for chunk in self.model for parameter in chunk.parameters()]
         for member in getattr(self.optimizer, "chained_optimizers", [self.optimizer]):
             for group in member.optimizer.param_groups:

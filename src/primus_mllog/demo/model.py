@@ -23,10 +23,13 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer import TransformerConfig
 
 from primus_mllog.demo.data import micro_batches
+from primus_mllog.warmup.runner import run_warmup
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Iterator
+
+    from primus_mllog.settings import Settings
 
 __all__ = ["Trainer"]
 
@@ -78,6 +81,21 @@ class Trainer:
         self._model.eval()
         with torch.no_grad():
             return self._run(samples, forward_only=True)
+
+    def warm_up(self, settings: Settings) -> None:
+        """Steps on random bytes, after which everything is what it was."""
+        num_samples = self._args.global_batch_size // self._args.data_parallel_size
+        shape = (num_samples, self._args.seq_length + 1)
+        generator = torch.Generator().manual_seed(0)  # the training's own stays where it is
+        random_bytes = torch.randint(256, shape, dtype=torch.uint8, generator=generator)
+        run_warmup(
+            settings,
+            model=[self._model],
+            optimizer=self._optimizer,
+            scheduler=self._scheduler,
+            train_step=lambda _: self.train_step(random_bytes),
+            evaluate=lambda count: [self.evaluate(random_bytes) for _ in range(count)],
+        )
 
     def _run(self, samples: torch.Tensor, *, forward_only: bool) -> float | None:
         micro_batch_size = self._args.micro_batch_size

@@ -78,7 +78,6 @@ class DemoOptions:
             "mllog_config_filename": "primus_mllog.demo",
             "mllog_target_eval_loss": DEFAULT_TARGET,
             "mllog_output_file": DEFAULT_OUTPUT,
-            "synth_warmup_steps": 0,
         }
         chosen = {"mllog_target_eval_loss": self.target, "mllog_output_file": self.output}
         update = {name: value for name, value in defaults.items() if not settings.is_set(name)}

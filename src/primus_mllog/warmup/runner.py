@@ -102,7 +102,7 @@ def run_warmup(  # noqa: PLR0913 - keywords, of which a framework has what it ha
     if is_told:
         notices.tell(
             f"warmup: {num_steps} training and {num_valid_steps} evaluation steps in "
-            f"{stepped - captured:.1f} s; state of {snapshot.num_bytes / _GIB:.2f} GiB captured in "
+            f"{stepped - captured:.1f} s; {_size(snapshot.num_bytes)} of state captured in "
             f"{captured - began:.1f} s and restored in {restored - stepped:.1f} s{verified}"
         )
 
@@ -114,10 +114,14 @@ def _timed(what: str, take: Callable[[], Any], is_told: bool) -> None:
     memory = ""
     if torch.cuda.is_available():
         torch.cuda.synchronize()  # outside the timed run: seconds, not launches
-        peak = torch.cuda.max_memory_allocated() / _GIB
-        memory = f", peak memory {peak:.1f} GiB"
+        memory = f", peak memory {_size(torch.cuda.max_memory_allocated())}"
     if is_told:
         notices.tell(f"warmup: {what} took {time.perf_counter() - began:.2f} s{memory}")
+
+
+def _size(num_bytes: float) -> str:
+    unit, name = (_GIB, "GiB") if num_bytes >= _GIB else (1024**2, "MiB")
+    return f"{num_bytes / unit:.1f} {name}"
 
 
 def _verify(before: dict[str, str], after: dict[str, str]) -> None:

@@ -327,12 +327,10 @@ def _storage_key(tensor: torch.Tensor) -> tuple[str, int] | None:
 
 
 def _is_same_memory(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    return (
-        tensor.data_ptr() == other.data_ptr()
-        and tensor.dtype == other.dtype
-        and tensor.shape == other.shape
-        and tensor.stride() == other.stride()
-    )
+    def layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+        return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+    return layout(tensor) == layout(other)
 
 
 def _is_zero(content: torch.Tensor) -> bool:
