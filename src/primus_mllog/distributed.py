@@ -49,6 +49,7 @@ class WorldGroup:
 
     def __init__(self) -> None:
         self._rank: int | None = None
+        self._launched_rank: int | None = None
 
     @property
     def rank(self) -> int:
@@ -59,7 +60,9 @@ class WorldGroup:
         if dist is not None:
             self._rank = int(dist.get_rank())
             return self._rank
-        return settings.launcher_value(*_RANK_NAMES) or 0
+        if self._launched_rank is None:  # the launcher's word does not change
+            self._launched_rank = settings.launcher_value(*_RANK_NAMES) or 0
+        return self._launched_rank
 
     @property
     def world_size(self) -> int:
