@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from primus_mllog._version import __version__
 
 if TYPE_CHECKING:
-    from primus_mllog.mlperf_logger import MLPerfLogger, ThroughputTimer
+    from primus_mllog.mlperf_logger import MLPerfLogger
     from primus_mllog.mlperf_pre_training import MLPerfMegatronPretrainTrainer
     from primus_mllog.run import MLPerfRun
+    from primus_mllog.throughput import ThroughputTimer
 
 __all__ = [
     "MLPerfLogger",
@@ -27,7 +28,7 @@ _HOMES = {
     "MLPerfLogger": "mlperf_logger",
     "MLPerfMegatronPretrainTrainer": "mlperf_pre_training",
     "MLPerfRun": "run",
-    "ThroughputTimer": "mlperf_logger",
+    "ThroughputTimer": "throughput",
 }
 
 
