@@ -297,6 +297,22 @@ def test_the_clock_starts_before_the_data_is_opened() -> None:
     assert "global_batch_size" in seen
 
 
+@pytest.mark.parametrize("name", ["train_step", "evaluate"])
+def test_a_function_replaced_by_a_framework_is_logged(name: str) -> None:
+    """Primus' patches come after the hooks: what the loop calls counts, and stays in place."""
+    loop = Loop("new", [2.0, 0.5])
+    original = getattr(loop, name)
+
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs)
+
+    loop.options["on_data"] = lambda: setattr(loop, name, replaced)
+    run, events = logged(loop)
+    assert run.status == "success"
+    assert len(values(events, "train_loss")) == 4
+    assert getattr(loop, name) is replaced
+
+
 @pytest.mark.fault("L13")
 def test_a_resumed_loop_goes_on_counting() -> None:
     """Iterations and samples go on from the checkpoint's."""

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+import small_primus
 from grammar import assert_finished
 from primus_mllog import MLPerfRun
 from primus_mllog.settings import PretrainSettings, SFTSettings
+from test_megatron_adapter import Loop
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -63,10 +65,30 @@ def test_the_loop_of_the_readme_writes_a_whole_run(log: Path) -> None:
         "train_step": lambda _model, batch: 3.0 / (batch + 1),
         "evaluate": lambda _model: next(losses),
     }
-    exec(block("MLPerfRun()"), names)  # noqa: S102 - that is the point
+    exec(block("build_model()"), names)  # noqa: S102 - that is the point
     events = events_in(log)
     assert_finished(events)
     assert events[-1]["metadata"]["samples_count"] == 16 * 6
+
+
+@pytest.mark.parametrize("text", ["MLPerfMegatronPretrainTrainer", "mlperf_logging_for"])
+def test_the_pretraining_of_the_readme_is_logged(
+    log: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """Both blocks leave one finished run; Primus and Megatron-LM are small ones."""
+    loop = Loop("new", [2.0, 0.9])
+    small_primus.install(monkeypatch, loop)
+    anything = (
+        "train_valid_test_datasets_provider",
+        "model_provider",
+        "model_type",
+        "forward_step",
+    )
+    names = {**dict.fromkeys(anything), "pretrain": lambda *_: loop.pretrain()}
+    exec(block(text), names)  # noqa: S102
+    events = events_in(log)
+    assert_finished(events)
+    assert events[-1]["metadata"]["status"] == "success"
 
 
 def test_the_logger_of_the_readme_logs(tmp_path: Path, log: Path) -> None:
@@ -92,5 +114,11 @@ def test_the_test_of_the_readme_tests(log: Path) -> None:
 
 def test_every_block_is_run() -> None:
     """No Python block of the README is left untested."""
-    texts = ("MLPerfRun()", "MLPerfLogger()", "capture_events()")
+    texts = (
+        "MLPerfMegatronPretrainTrainer",
+        "mlperf_logging_for",
+        "build_model()",
+        "MLPerfLogger()",
+        "capture_events()",
+    )
     assert sorted(map(block, texts)) == sorted(BLOCKS)

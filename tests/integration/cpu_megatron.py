@@ -104,6 +104,7 @@ def _answer_for_cuda() -> None:
         "set_device": None,
         "synchronize": None,
         "empty_cache": None,
+        "mem_get_info": (1 << 33, 1 << 34),
         "get_device_properties": properties,
         "get_device_capability": (8, 0),
         "current_stream": _Stream(),

@@ -105,14 +105,15 @@ def loss_function(mask: torch.Tensor, losses: torch.Tensor) -> tuple[Any, Any, d
 def forward_step(data_iterator: Any, model: Any) -> tuple[Any, Any]:
     """One micro batch."""
     batch = next(data_iterator)
-    _make_trouble()
+    make_trouble()
     length = batch["tokens"].shape[1]
     mask = torch.ones(1, 1, length, length, dtype=torch.bool).triu(1)
     losses = model(batch["tokens"], batch["position_ids"], mask, labels=batch["labels"])
     return losses, partial(loss_function, batch["loss_mask"])
 
 
-def _make_trouble() -> None:
+def make_trouble() -> None:
+    """What ``TOY_TROUBLE`` says, if this iteration is the one."""
     kind, _, iteration = os.environ.get("TOY_TROUBLE", "").partition("@")
     if kind and get_args().curr_iteration == int(iteration):
         if kind == "sigterm":

@@ -75,7 +75,8 @@ def pretrain(
     **env: Any,
 ) -> Pretraining:
     log, notes = folder / "results" / "run.log", folder / "notes"
-    assert MEGATRON[version].exists(), "no Megatron-LM here: run this with make test-integration"
+    megatron = MEGATRON.get(version, Path(version))
+    assert megatron.is_dir(), f"no Megatron-LM in {megatron}: run this with make test-integration"
     submission = {
         "BENCHMARK": "llama31_8b",
         "DIVISION": "open",
@@ -84,7 +85,7 @@ def pretrain(
     }
     environment = {
         **{n: v for n, v in os.environ.items() if not n.startswith("MLLOG_")},
-        "PYTHONPATH": f"{MEGATRON[version]}:{HERE}:{path}",
+        "PYTHONPATH": f"{megatron}:{HERE}:{path}",
         "OMP_NUM_THREADS": "1",
         "TORCHDYNAMO_DISABLE": "1",
         "MLLOG_OUTPUT_FILE": str(log),
@@ -170,6 +171,37 @@ def test_the_target_ends_the_run_on_every_rank(
     assert len(run.values("train_loss")) == num_steps
     verdict = run.notes[0]["moments"][-1]
     assert abs(run.events[-1]["time_ms"] - verdict) <= 1.0
+
+
+# What the closed division fixes and a toy cannot have.
+TOO_SMALL = {"max_sequence_length", "eval_samples"}
+BENCHMARKS = {"llama31_8b": "", "gpt_oss_20b": EXPERTS}
+
+
+@pytest.mark.fault("C11")
+@pytest.mark.fault("C3")
+@pytest.mark.parametrize("version", MEGATRON)
+@pytest.mark.parametrize(("benchmark", "extra"), BENCHMARKS.items(), ids=BENCHMARKS)
+def test_a_benchmarks_own_arguments(
+    tmp_path: Path, version: str, benchmark: str, extra: str
+) -> None:
+    """In the closed division, the official checker refuses what a toy is too small for, only."""
+    schedule = "--train-iters 1200000 --lr-decay-iters 1200000"
+    run = pretrain(
+        tmp_path,
+        version,
+        f"{schedule} {extra}",
+        target=3.3,
+        MLLOG_SUBMISSION_BENCHMARK=benchmark,
+        MLLOG_SUBMISSION_DIVISION="closed",
+        MLLOG_SUBMISSION_STATUS="onprem",
+        MLLOG_PREFLIGHT="warn",
+    )
+    assert run.returncode == 0, run.output[-3000:]
+    assert run.status == "success"
+    assert lint(tmp_path / "results" / "run.log") == []
+    findings = check_file(tmp_path / "results" / "run.log", "6.1.0").findings
+    assert {finding.key for finding in findings} == TOO_SMALL, findings
 
 
 @pytest.mark.fault("L2")

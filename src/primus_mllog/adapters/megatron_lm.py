@@ -8,7 +8,7 @@
     with MLPerfRun() as run, mlperf_logging_for(run):
         pretrain(...)
 
-While the block lasts, five functions of ``megatron.training.training`` are wrapped by ones that
+While the block lasts, functions of ``megatron.training.training`` are wrapped by ones that
 say what happened; the loop itself is Megatron's. Arguments are found by name in the signature of
 the installed release and results by what they are, because both have changed between releases.
 """
@@ -77,6 +77,7 @@ class MegatronHooks:
         self.run = run
         self._training = training
         self._validation_set = validation_set
+        self._owners: dict[str, Any] = {}
         self._sets_evaluated = 0
         self._iteration = 0
         self._logs = True
@@ -85,27 +86,36 @@ class MegatronHooks:
     def installed(self, **owners: Any) -> Iterator[None]:
         """Wrap the loop's functions in the block; what they were is put back on every way out.
 
+        Inner functions are wrapped when the outer one is called: a framework may have replaced
+        them until then.
+
         Args:
             owners: by function name, the object in which the loop looks the function up, where
                 that is not Megatron's training module.
         """
-        with contextlib.ExitStack() as stack:
-            for name, wrap in self._wrappers().items():
-                owner = owners.get(name, self._training)
-                original = getattr(owner, name, None)
-                if original is not None:
-                    stack.callback(_put_back, owner, name, vars(owner).get(name))
-                    setattr(owner, name, functools.wraps(original)(wrap(original)))
+        self._owners = owners
+        with (
+            self._wrapped("build_train_valid_test_data_iterators", self._before_the_data),
+            self._wrapped("train", self._around_training),
+            self._wrapped("evaluate_and_print_results", self._around_evaluation),
+        ):
             yield
 
-    def _wrappers(self) -> dict[str, Callable[[Any], Callable[..., Any]]]:
-        return {
-            "build_train_valid_test_data_iterators": self._before_the_data,
-            "train": self._around_training,
-            "train_step": self._around_step,
-            "evaluate_and_print_results": self._around_evaluation,
-            "evaluate": self._around_validation_set,
-        }
+    @contextlib.contextmanager
+    def _wrapped(self, name: str, wrap: Callable[[Any], Callable[..., Any]]) -> Iterator[None]:
+        owner = self._owners.get(name, self._training)
+        original = getattr(owner, name, None)
+        if original is None:
+            yield
+            return
+        attribute = vars(owner).get(name)
+        wrapper = functools.wraps(original)(wrap(original))
+        setattr(owner, name, wrapper)
+        try:
+            yield
+        finally:
+            if vars(owner).get(name) is wrapper:  # else somebody has put theirs in its place
+                _put_back(owner, name, attribute)
 
     @property
     def args(self) -> Any:
@@ -136,7 +146,8 @@ class MegatronHooks:
             self._iteration = self.args.iteration
             self._logs = self.run.group.rank == 0  # other ranks need not know the rest
             try:
-                return original(*args, **kwargs)
+                with self._wrapped("train_step", self._around_step):
+                    return original(*args, **kwargs)
             finally:  # returned, sys.exit (exit interval, duration, signal) or exception
                 self.run.stop()
 
@@ -187,7 +198,8 @@ class MegatronHooks:
                 return original(*args, **kwargs)
             self._sets_evaluated = 0
             self.run.eval_start(self.args.consumed_train_samples)
-            result = original(*args, **kwargs)
+            with self._wrapped("evaluate", self._around_validation_set):
+                result = original(*args, **kwargs)
             if self._in_evaluation:  # the deciding set was not among those evaluated
                 self._decide({})
             return result
