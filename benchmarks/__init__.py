@@ -28,14 +28,14 @@ class Row:
     unit: str
     """Of ``ours`` and ``peers``: µs, ms, s, MB."""
     ours: float
-    """Median."""
+    """Of the fastest turn: what slowed the others down was something else."""
     peer: str = ""
     """What it stands beside, short; empty where there is no peer."""
     peers: float | None = None
-    """The peer's median."""
+    """The peer's, likewise."""
     ratio: float | None = None
-    """Ours over the peer's: the median of the turns' own ratios, so that a turn in which the
-    machine was slow weighs no more than another."""
+    """Ours over the peer's: the median of the turns' own ratios, because the two sides of a turn
+    were measured under the same load."""
     goal: str = ""
     """What was promised, to be read beside ``is_met``; empty where nothing was."""
     is_met: bool | None = None
@@ -54,7 +54,7 @@ def side_by_side(
         num_turns: turns of each.
 
     Returns:
-        The medians of ours and of the peer's, and the median of the turns' ratios.
+        Ours and the peer's of the fastest turn of each, and the median of the turns' ratios.
     """
     pairs = []
     for turn in range(num_turns):
@@ -63,5 +63,5 @@ def side_by_side(
         else:
             mine, theirs = ours(), peers()
         pairs.append((mine, theirs))
-    mine, theirs = (statistics.median(side) for side in zip(*pairs, strict=True))
+    mine, theirs = (min(side) for side in zip(*pairs, strict=True))
     return mine, theirs, statistics.median(a / b for a, b in pairs)

@@ -116,9 +116,9 @@ class WorldGroup:
 def _torch_distributed() -> Any:
     """``torch.distributed`` if the training has brought it up, else None."""
     dist = sys.modules.get("torch.distributed")
-    if dist is not None and dist.is_available() and dist.is_initialized():
-        return dist
-    return None
+    # absent in a build without it, and while it is being imported
+    is_initialized = getattr(dist, "is_initialized", None)
+    return dist if is_initialized is not None and is_initialized() else None
 
 
 def _collective_device(dist: Any, torch: Any) -> Any:
