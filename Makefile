@@ -12,7 +12,7 @@ TORCH ?= torch==2.13.0
 HAS_TORCH := $(shell $(PYTHON) -c "import torch" 2>/dev/null && echo yes)
 
 .DELETE_ON_ERROR:
-.PHONY: demo test lint types unit test-integration format clean
+.PHONY: demo test lint types unit test-integration bench format clean
 
 demo: $(VENV)/.has-demo
 	$(BIN)/primus-mllog demo
@@ -28,6 +28,9 @@ types: $(VENV)/.has-test
 
 unit: $(VENV)/.has-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile -q tests --ignore tests/integration
+
+bench: $(VENV)/.has-test
+	$(BIN)/python -m benchmarks
 
 format: $(VENV)/.has-test
 	$(BIN)/ruff check --fix

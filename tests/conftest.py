@@ -8,7 +8,7 @@ import pytest
 
 from primus_mllog import notices
 
-_OURS = ("MLLOG_", "SYNTH_WARMUP_", "WARMUP_", "PROFILE")
+_OURS = ("MLLOG_", "SYNTH_WARMUP_", "WARMUP_", "PROF", "ENABLE_PYTHON_TRACE")
 _LAUNCHERS = ("RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_", "SLURM_")
 
 

@@ -22,11 +22,12 @@ LETTERS = {
     "eval_accuracy": "a",
     "eval_stop": "E",
     "epoch_stop": "P",
+    "run_duration": "d",
     "run_stop": "R",
 }
 
 # Anything else is a hyperparameter.
-FINISHED = re.compile(r"cih*Irp(bt*k?B(ea?E)*)+PR")
+FINISHED = re.compile(r"cih*Irp(bt*k?B(ea?E)*)+(dk?)?PR")
 NOT_STARTED = re.compile(r"(cih*)?")
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import rpd
 from grammar import assert_finished, letters, samples
 from primus_mllog.adapters.import_hook import when_imported
 from primus_mllog.adapters.megatron_lm import MegatronHooks, mlperf_logging_for
@@ -327,6 +329,20 @@ def test_a_skipped_step_is_counted_and_not_logged() -> None:
     """A step whose optimizer did not step has no train_loss."""
     _, events = logged(Loop("new", [0.5], skips={0}))
     assert [e["metadata"]["step"] for e in events if e["key"] == "train_loss"] == [2]
+
+
+@pytest.mark.fault("T4")
+def test_a_rank_that_does_not_log_can_be_traced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its steps are told to the run, too."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("RPDT_FILENAME", "")
+    tracer = rpd.module()
+    monkeypatch.setitem(sys.modules, "rpdTracerControl", tracer)
+    settings = {"profiler": "rpd", "profile_segment": "train_step", "profile_ranks": "1"}
+    logged(Loop("new", [0.5]), profile_output_dir=str(tmp_path), **settings)
+    assert tracer.rpdTracerControl.calls == ["start", "stop"] * 2 + ["flush"]
 
 
 class LossOnDevice:

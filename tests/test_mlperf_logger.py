@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from primus_mllog import MLPerfLogger
 from primus_mllog.errors import EncodingError
-from primus_mllog.mlperf_logger import MAX_LINE_BYTES, ThroughputTimer
+from primus_mllog.mlperf_logger import MAX_LINE_BYTES
 from primus_mllog.settings import PretrainSettings
 from primus_mllog.testing import FakeProcessGroup, capture_events, run_ranks
 
@@ -249,25 +249,3 @@ def test_a_lifecycle_end_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.Monk
     assert synced == []
     logger.log_end("eval_stop")
     assert len(synced) == 1
-
-
-@pytest.mark.fault("T2")
-def test_throughput_counts_time_in_steps_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Samples per second of in-step time, without skipped steps; then the count begins anew."""
-    clock = iter([0.0, 1.0, 100.0, 101.0, 200.0])
-    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
-    timer = ThroughputTimer(global_batch_size=16)
-    for _ in range(2):
-        timer.step_start()
-        timer.step_stop()
-    timer.step_start()
-    timer.step_stop(skipped=True)
-    assert timer.get_throughput() == 16.0
-    assert timer.get_throughput() is None
-
-
-def test_a_stop_without_a_start_counts_nothing() -> None:
-    """step_stop alone is no step."""
-    timer = ThroughputTimer(16)
-    timer.step_stop()
-    assert timer.get_throughput() is None

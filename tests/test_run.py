@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from grammar import assert_finished, letters, samples
+from official import OPEN_HEADER, official_verdict
 from primus_mllog.errors import ConfigurationError, LifecycleError, OutputError, PreflightError
 from primus_mllog.run import MLPerfRun, Phase
 from primus_mllog.settings import PretrainSettings
@@ -255,12 +256,74 @@ def test_a_loss_on_a_device_is_read_at_the_end_of_the_block() -> None:
 
 
 def test_throughput_is_logged_before_the_block_ends() -> None:
-    """With MLLOG_BLOCK_TPUT_LOG=1 each block has tracked_stats in samples per second."""
+    """With MLLOG_BLOCK_TPUT_LOG=1 each block has its samples per second, with samples and step."""
     with capture_events() as events:
         run = started(mllog_block_tput_log=True)
-        train(run, [2.0], [1.5, 1.4])
-    assert letters(events) == "cihhIrpbtkBeaEbtkBeaE"
-    assert last(events, "tracked_stats")["value"]["throughput"] > 0
+        train(run, [2.0, 1.9], [1.5, 1.4])
+    assert letters(events) == "cihhIrpbttkBeaEbttkBeaE"
+    stats = last(events, "tracked_stats")
+    assert stats["value"]["throughput"] > 0
+    assert (stats["metadata"]["samples_count"], stats["metadata"]["step"]) == (64, 4)
+
+
+@pytest.mark.fault("T2")
+def test_warmup_and_evaluation_are_not_in_the_throughput(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first block's is that of its steps, as the overall one is that of all steps."""
+    seconds = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: seconds[0])
+    with capture_events(strict=False) as events:
+        run = make(mllog_block_tput_log=True)
+        run.init_start()
+        run.log_hyperparameters(HEADER)
+        run.step_start()  # a warmup step that reaches us all the same
+        seconds[0] += 1000
+        run.step_stop(0)
+        run.start()
+        for step in (1, 2):
+            run.step_start()
+            seconds[0] += step
+            run.step_stop(16 * step)
+            run.eval_start()
+            seconds[0] += 1000
+            run.eval_stop(1.0)
+        run.stop()
+    assert values(events, "tracked_stats") == [
+        {"throughput": 16.0},
+        {"throughput": 8.0},
+        {"overall_throughput": pytest.approx(32 / 3)},
+    ]
+
+
+def test_the_end_says_how_long_the_run_was() -> None:
+    """With MLLOG_BLOCK_TPUT_LOG=1, before run_stop: seconds from run_start, and all throughput."""
+    with capture_events() as events, FakeClock() as clock:
+        run = started(mllog_block_tput_log=True, mllog_target_eval_loss=1.0)
+        run.step_start()
+        run.step_stop(16)
+        run.eval_start()
+        clock.now_ms += 90_500
+        assert run.eval_stop(0.9)
+    assert letters(events).endswith("eaEdkPR")
+    assert values(events, "run_duration") == [90.5]
+    assert last(events, "run_duration")["time_ms"] == last(events, "run_stop")["time_ms"]
+    assert "overall_throughput" in last(events, "tracked_stats")["value"]
+
+
+def test_the_official_checker_passes_a_log_with_throughput(tmp_path: Any) -> None:
+    """What MLLOG_BLOCK_TPUT_LOG=1 adds breaks no rule."""
+    path = tmp_path / "run.log"
+    run = MLPerfRun(
+        PretrainSettings(
+            mllog_output_file=str(path), mllog_block_tput_log=True, mllog_target_eval_loss=0.9
+        ),
+        stdout=False,
+    )
+    run.init_start()
+    run.log_hyperparameters({**OPEN_HEADER, **HEADER})
+    run.start()
+    train(run, [2.0], [1.5, 0.5])
+    assert official_verdict(path, "6.1.0")
+    assert path.read_text().count("throughput") == 3
 
 
 @pytest.mark.parametrize("loss", ["no number", [1.0, 2.0], torch.ones(2)])

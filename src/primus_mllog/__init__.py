@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from primus_mllog._version import __version__
 
 if TYPE_CHECKING:
-    from primus_mllog.mlperf_logger import MLPerfLogger, ThroughputTimer
+    from primus_mllog.mlperf_logger import MLPerfLogger
     from primus_mllog.mlperf_pre_training import MLPerfMegatronPretrainTrainer
     from primus_mllog.run import MLPerfRun
+    from primus_mllog.throughput import ThroughputTimer
     from primus_mllog.warmup import (
         reset_fp4_state,
         reset_fp8_state,
@@ -37,7 +38,7 @@ _HOMES = {
     "MLPerfLogger": "mlperf_logger",
     "MLPerfMegatronPretrainTrainer": "mlperf_pre_training",
     "MLPerfRun": "run",
-    "ThroughputTimer": "mlperf_logger",
+    "ThroughputTimer": "throughput",
     "reset_fp4_state": "warmup",
     "reset_fp8_state": "warmup",
     "run_synthetic_warmup": "warmup",

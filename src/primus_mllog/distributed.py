@@ -49,6 +49,7 @@ class WorldGroup:
 
     def __init__(self) -> None:
         self._rank: int | None = None
+        self._launched_rank: int | None = None
 
     @property
     def rank(self) -> int:
@@ -59,7 +60,9 @@ class WorldGroup:
         if dist is not None:
             self._rank = int(dist.get_rank())
             return self._rank
-        return settings.launcher_value(*_RANK_NAMES) or 0
+        if self._launched_rank is None:  # the launcher's word does not change
+            self._launched_rank = settings.launcher_value(*_RANK_NAMES) or 0
+        return self._launched_rank
 
     @property
     def world_size(self) -> int:
@@ -113,9 +116,9 @@ class WorldGroup:
 def _torch_distributed() -> Any:
     """``torch.distributed`` if the training has brought it up, else None."""
     dist = sys.modules.get("torch.distributed")
-    if dist is not None and dist.is_available() and dist.is_initialized():
-        return dist
-    return None
+    # absent in a build without it, and while it is being imported
+    is_initialized = getattr(dist, "is_initialized", None)
+    return dist if is_initialized is not None and is_initialized() else None
 
 
 def _collective_device(dist: Any, torch: Any) -> Any:

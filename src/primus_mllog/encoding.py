@@ -15,11 +15,14 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, Final
 
 from primus_mllog.errors import EncodingError
 
 __all__ = ["json_value", "non_finite_name"]
+
+# What nearly every value is: no look at what else it could be is needed.
+_PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 
 def json_value(key: str, value: Any) -> Any:
@@ -36,11 +39,13 @@ def json_value(key: str, value: Any) -> Any:
     Raises:
         EncodingError: ``value``, or something in it, has no JSON form.
     """
-    if value is None or isinstance(value, (bool, str)):
+    if type(value) in _PLAIN:
+        return None if type(value) is float and not math.isfinite(value) else value
+    if type(value) is dict:
+        return {_name(key, k): json_value(key, v) for k, v in value.items()}
+    if isinstance(value, str):
         # str subclasses (numpy.str_, string enums) may carry their own repr: keep the text only.
-        return str.__str__(value) if isinstance(value, str) else value
-    if isinstance(value, enum.Enum):
-        return json_value(key, value.value)
+        return str.__str__(value)
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
@@ -59,6 +64,8 @@ def non_finite_name(value: Any) -> str | None:
 
 
 def _converted(key: str, value: Any) -> Any:  # noqa: C901, PLR0911 - one return for each kind
+    if isinstance(value, enum.Enum):
+        return json_value(key, value.value)
     number = _single_number(value)
     if number is not value:
         return json_value(key, number)
@@ -88,6 +95,8 @@ def _converted(key: str, value: Any) -> Any:  # noqa: C901, PLR0911 - one return
 
 def _single_number(value: Any) -> Any:
     """The Python number in a one-element array, tensor or numpy scalar; else ``value`` itself."""
+    if type(value) in _PLAIN:
+        return value
     if callable(getattr(value, "tolist", None)) and callable(getattr(value, "item", None)):
         size = getattr(value, "size", 1)
         if callable(size):  # a tensor's size() is its shape; numel() is the number of elements

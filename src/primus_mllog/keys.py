@@ -21,7 +21,13 @@ EVAL_STOP: Final[str] = _mllog.EVAL_STOP
 EVAL_ACCURACY: Final[str] = _mllog.EVAL_ACCURACY
 TRAIN_LOSS: Final[str] = "train_loss"
 TRACKED_STATS: Final[str] = "tracked_stats"
+"""Numbers by name, the names below; the rules say nothing of it."""
 THROUGHPUT: Final[str] = "throughput"
+"""Samples per second of in-step time, over the block that ends."""
+OVERALL_THROUGHPUT: Final[str] = "overall_throughput"
+"""Samples per second of in-step time, over the run."""
+RUN_DURATION: Final[str] = "run_duration"
+"""Seconds from run_start to run_stop."""
 
 # Metadata
 SAMPLES_COUNT: Final[str] = _mllog.SAMPLES_COUNT

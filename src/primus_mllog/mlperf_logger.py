@@ -1,4 +1,4 @@
-"""``MLPerfLogger``: MLCommons' mllog for a training of many ranks; ``ThroughputTimer``."""
+"""``MLPerfLogger``: MLCommons' mllog for a training of many ranks."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from primus_mllog.distributed import ProcessGroup, WorldGroup
 from primus_mllog.encoding import json_value, non_finite_name
 from primus_mllog.settings import PretrainSettings, Settings
 from primus_mllog.sinks import EventSink, LogFile
+from primus_mllog.throughput import ThroughputTimer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -200,41 +201,6 @@ class MLPerfLogger:
         # An offset of 1 is this line for mllog; the caller is that many frames further up.
         write = self._write[event_type]
         write(key, value, metadata=extra, time_ms=when, stack_offset=1 + _num_frames_of_ours())
-
-
-class ThroughputTimer:
-    """Samples per second of the time spent inside training steps.
-
-    Time between steps (evaluation, checkpoints, logging) does not count.
-
-    Args:
-        global_batch_size: samples in one step, over all ranks.
-    """
-
-    def __init__(self, global_batch_size: int) -> None:
-        self.global_batch_size = global_batch_size
-        self._started: float | None = None
-        self._seconds = 0.0
-        self._num_steps = 0
-
-    def step_start(self) -> None:
-        """A training step begins."""
-        self._started = time.perf_counter()
-
-    def step_stop(self, *, skipped: bool = False) -> None:
-        """The step that :meth:`step_start` began is done; a skipped step does not count."""
-        if self._started is not None and not skipped:
-            self._seconds += time.perf_counter() - self._started
-            self._num_steps += 1
-        self._started = None
-
-    def get_throughput(self) -> float | None:
-        """Samples per second of the steps since the last call; None if there were none."""
-        seconds, num_steps = self._seconds, self._num_steps
-        self._seconds, self._num_steps = 0.0, 0
-        if num_steps == 0 or seconds <= 0.0:
-            return None
-        return num_steps * self.global_batch_size / seconds
 
 
 def _num_frames_of_ours() -> int:

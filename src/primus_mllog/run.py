@@ -17,22 +17,23 @@ way out, is settled here.
 from __future__ import annotations
 
 import atexit
-import enum
-import functools
 import os
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from primus_mllog import keys, notices
 from primus_mllog.compliance import resolve_ruleset
 from primus_mllog.errors import EncodingError, LifecycleError
-from primus_mllog.mlperf_logger import MLPerfLogger, ThroughputTimer, now_ms
+from primus_mllog.mlperf_logger import MLPerfLogger, now_ms
+from primus_mllog.phases import Phase, allowed_in
 from primus_mllog.preflight import preflight
+from primus_mllog.profiling import Profile, start_profiler
 from primus_mllog.settings import PretrainSettings, Settings
 from primus_mllog.signals import TerminationHandler
+from primus_mllog.throughput import ThroughputTimer
 from primus_mllog.train_losses import TrainLosses, as_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from types import TracebackType
 
     from typing_extensions import Self
@@ -40,42 +41,6 @@ if TYPE_CHECKING:
     from primus_mllog.distributed import ProcessGroup
 
 __all__ = ["MLPerfRun", "Phase"]
-
-
-class Phase(enum.Enum):
-    """Where a run is; the value reads after "while the run is"."""
-
-    NEW = "not begun"
-    INIT = "initialising"
-    BLOCK = "in a training block"
-    BETWEEN = "between two blocks"
-    EVALUATION = "in an evaluation"
-    STOPPED = "over"
-
-
-Method = TypeVar("Method", bound="Callable[..., Any]")
-
-
-def _allowed_in(*phases: Phase, otherwise: Any = None) -> Callable[[Method], Method]:
-    """Run the method in these phases only.
-
-    In any other phase, a strict run raises :class:`LifecycleError`; otherwise the call is refused
-    with one notice and returns ``otherwise``: no wrong line is written and the training goes on.
-    Signals that arrive during the method are acted on after it, when log and phase agree again.
-    """
-
-    def decorate(method: Method) -> Method:
-        @functools.wraps(method)
-        def guarded(self: MLPerfRun, *args: Any, **kwargs: Any) -> Any:
-            if self._phase not in phases:
-                self._refuse(method.__name__, phases)
-                return otherwise
-            with self._termination.deferred():
-                return method(self, *args, **kwargs)
-
-        return cast("Method", guarded)
-
-    return decorate
 
 
 class MLPerfRun:
@@ -124,12 +89,13 @@ class MLPerfRun:
         self._phase = Phase.NEW
         self._header: dict[str, Any] = {}
         self._samples_count = 0
-        self._block_since_ms = 0
-        self._num_steps = 0
+        self._block_since_ms = self._run_since_ms = 0
+        self._num_steps = self._step = 0
         self._train_loss_frequency = self.settings.mllog_train_loss_log_freq
         self._train_losses = TrainLosses(self._log_train_loss, self.group)
         self._logs = True
         self._timer: ThroughputTimer | None = None
+        self._profile: Profile | None = None
         self._termination = TerminationHandler(self._abort)
         self._pid = os.getpid()
 
@@ -159,7 +125,7 @@ class MLPerfRun:
     ) -> None:
         self._abort()
 
-    @_allowed_in(Phase.NEW)
+    @allowed_in(Phase.NEW)
     def init_start(self, *, all_ranks: bool = False) -> None:
         """The initialisation begins: cache_clear, init_start.
 
@@ -174,7 +140,7 @@ class MLPerfRun:
             self.logger.log_start(keys.INIT_START)
         self._phase = Phase.INIT
 
-    @_allowed_in(Phase.INIT)
+    @allowed_in(Phase.INIT)
     def log_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
         """Log the header in the order given; a key that was logged before is not logged again.
 
@@ -187,7 +153,7 @@ class MLPerfRun:
                 self._header[key] = value
                 self._event(key, value)
 
-    @_allowed_in(Phase.INIT)
+    @allowed_in(Phase.INIT)
     def start(self, samples_count: int = 0) -> None:
         """The clock starts: init_stop, run_start, epoch_start, block_start.
 
@@ -202,15 +168,16 @@ class MLPerfRun:
                 MLLOG_PREFLIGHT=error.
         """
         preflight(self._header, self.settings, self.group)
+        self._profile = start_profiler(self.settings, self.group.rank)
         self.group.barrier()
         self._samples_count = samples_count
-        global_batch_size = self._header.get(keys.GLOBAL_BATCH_SIZE)
-        if self.settings.mllog_block_tput_log and isinstance(global_batch_size, int):
-            self._timer = ThroughputTimer(global_batch_size)
         self._logs = self.group.rank == 0
+        global_batch_size = self._header.get(keys.GLOBAL_BATCH_SIZE)
+        if self._logs and self.settings.mllog_block_tput_log and isinstance(global_batch_size, int):
+            self._timer = ThroughputTimer(global_batch_size)
         atexit.register(self._abort)
         self._termination.install()
-        now = now_ms()
+        self._run_since_ms = now = now_ms()
         self._end(keys.INIT_STOP, time_ms=now)
         self._begin(keys.RUN_START, time_ms=now)
         self._begin(keys.EPOCH_START, self._where(), now)
@@ -221,6 +188,9 @@ class MLPerfRun:
         """A training step begins."""
         if self._phase is not Phase.BLOCK and not self._resume_block("step_start"):
             return
+        if self._profile is not None:
+            with self._termination.deferred():
+                self._profile.step_start()
         if self._timer is not None:
             self._timer.step_start()
 
@@ -251,10 +221,13 @@ class MLPerfRun:
             return
         if self._timer is not None:
             self._timer.step_stop(skipped=skipped)
+        if self._profile is not None:
+            with self._termination.deferred():
+                self._profile.step_stop()
         self._samples_count = samples_count
         self._num_steps += 1
         frequency = self._train_loss_frequency
-        step = self._num_steps if iteration is None else iteration
+        self._step = step = self._num_steps if iteration is None else iteration
         if frequency and step % frequency == 0 and not skipped:
             if self._logs:
                 with self._termination.deferred():
@@ -265,7 +238,7 @@ class MLPerfRun:
             else:
                 self._train_losses.keep(loss)
 
-    @_allowed_in(Phase.BLOCK, Phase.BETWEEN)
+    @allowed_in(Phase.BLOCK, Phase.BETWEEN)
     def eval_start(self, samples_count: int | None = None) -> None:
         """An evaluation begins: tracked_stats, block_stop, eval_start.
 
@@ -275,10 +248,12 @@ class MLPerfRun:
         if samples_count is not None:
             self._samples_count = samples_count
         self._end_block(now_ms(), collective=True)
+        if self._profile is not None:
+            self._profile.eval_start()
         self._begin(keys.EVAL_START, self._where())
         self._phase = Phase.EVALUATION
 
-    @_allowed_in(Phase.EVALUATION, otherwise=False)
+    @allowed_in(Phase.EVALUATION, otherwise=False)
     def eval_stop(self, loss: Any = None) -> bool:
         """The evaluation is done: eval_accuracy, eval_stop; at the target also the end of the run.
 
@@ -305,6 +280,8 @@ class MLPerfRun:
         reached = agreed is not None and agreed <= self.settings.mllog_target_eval_loss
         if reached:
             self._stop(keys.SUCCESS, instant)
+        if self._profile is not None:
+            self._profile.eval_stop()
         return reached
 
     def stop(self) -> None:
@@ -328,11 +305,14 @@ class MLPerfRun:
                 self._stop(keys.ABORTED, now)
 
     def _stop(self, status: str, instant: int) -> None:
+        self._log_totals(instant)
         self._end(keys.EPOCH_STOP, self._where(), instant)
         self._end(keys.RUN_STOP, {**self._where(), keys.STATUS: status}, instant)
         self.status = status
         self._phase = Phase.STOPPED
         atexit.unregister(self._abort)
+        if self._profile is not None:  # after the log: it may take long to write a trace
+            self._profile.stop()
         self._termination.uninstall()
 
     def _resume_block(self, call: str) -> bool:
@@ -355,15 +335,28 @@ class MLPerfRun:
         throughput = self._timer.get_throughput() if self._timer is not None else None
         if throughput is not None:
             stats = {keys.THROUGHPUT: throughput}
-            self._event(keys.TRACKED_STATS, stats, self._where(), instant)
+            self._event(keys.TRACKED_STATS, stats, self._progress(), instant)
         self._end(keys.BLOCK_STOP, self._where(), instant)
         self._phase = Phase.BETWEEN
+
+    def _log_totals(self, instant: int) -> None:
+        if not self.settings.mllog_block_tput_log:
+            return
+        duration = (instant - self._run_since_ms) / 1000
+        self._event(keys.RUN_DURATION, duration, self._progress(), instant)
+        throughput = self._timer.get_overall_throughput() if self._timer is not None else None
+        if throughput is not None:
+            stats = {keys.OVERALL_THROUGHPUT: throughput}
+            self._event(keys.TRACKED_STATS, stats, self._progress(), instant)
 
     def _log_train_loss(self, value: Any, metadata: dict[str, Any], time_ms: int) -> None:
         self._event(keys.TRAIN_LOSS, value, metadata, time_ms)
 
     def _where(self) -> dict[str, Any]:
         return {keys.SAMPLES_COUNT: self._samples_count}
+
+    def _progress(self) -> dict[str, Any]:
+        return {**self._where(), keys.STEP: self._step}
 
     def _event(self, key: str, value: Any, metadata: Any = None, time_ms: Any = None) -> None:
         try:

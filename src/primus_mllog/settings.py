@@ -94,7 +94,8 @@ class Settings(BaseSettings):
     mllog_target_eval_loss: float = 0.0
     """The run succeeds at the first evaluation loss that is not above this."""
     mllog_block_tput_log: bool = False
-    """1: log each block's throughput as tracked_stats."""
+    """1: log each block's throughput as tracked_stats, and at the end run_duration and the overall
+    throughput."""
     mllog_ruleset: str = ""
     """Ruleset of the preflight, for instance 6.1.0; empty is the newest that mlperf-logging has."""
     mllog_preflight: Literal["warn", "error", "off"] = "warn"
@@ -118,10 +119,18 @@ class Settings(BaseSettings):
     """Length of the amax history in warmup steps with delayed scaling."""
 
     # -- profiling
-    profiler: Literal["", "rpd"] = ""
-    """rpd: record an RPD trace."""
+    profiler: Literal["", "rpd", "torch"] = ""
+    """What records a trace: rpd (ROCm's tracer, SQLite) or torch (PyTorch's, Chrome traces)."""
     profile_segment: Literal["train", "eval", "train_step"] = "train"
-    """What is traced."""
+    """What is traced: training between evaluations, evaluations, or training steps only."""
+    prof_warmup_steps: Count = 0
+    """Training steps of the run before tracing begins."""
+    prof_active_steps: Count = 10
+    """Training steps to trace (evaluations with PROFILE_SEGMENT=eval); 0: no limit."""
+    profile_ranks: Annotated[str, Field(pattern=r"^(all|\d+(,\d+)*)$")] = "0"
+    """Ranks that trace: numbers with commas, or all."""
+    profile_output_dir: str = ""
+    """Folder of the traces; empty is the log file's."""
     enable_python_trace: bool = False
     """1: Python calls are traced too."""
 

@@ -197,13 +197,13 @@ class MegatronHooks:
 
         def train_step(*args: Any, **kwargs: Any) -> Any:
             learning_rate = None
-            if self._logs:
-                try:
+            try:
+                if self._logs:
                     # read before the step: afterwards the groups hold the next step's rate
                     learning_rate = _learning_rate(optimizer_of(args, kwargs))
-                    step_start()
-                except Exception as error:  # noqa: BLE001 - see _tell
-                    _tell(error)
+                step_start()
+            except Exception as error:  # noqa: BLE001 - see _tell
+                _tell(error)
             result = original(*args, **kwargs)
             try:
                 self._step_done(result, learning_rate)

@@ -9,6 +9,7 @@ import typer
 from primus_mllog import __version__
 from primus_mllog.cli.check import check
 from primus_mllog.cli.demo import demo
+from primus_mllog.cli.profile import profile
 
 __all__ = ["app"]
 
@@ -22,6 +23,7 @@ app = typer.Typer(
 )
 app.command()(check)
 app.command()(demo)
+app.command()(profile)
 
 
 def _version(*, value: bool) -> None:

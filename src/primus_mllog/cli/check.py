@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from primus_mllog.compliance import Finding, Verdict
 
-__all__ = ["check"]
+__all__ = ["check", "plain"]
 
 _FAILED, _UNREADABLE = 1, 2
 _SHOWN = 3
@@ -92,9 +92,9 @@ def _print(result: _Result) -> None:
     from rich.text import Text
 
     console = Console(highlight=False)
-    path = _plain(str(result.path))
+    path = plain(str(result.path))
     if result.verdict is None:
-        error = Text.assemble(("CANNOT READ  ", "bold red"), _plain(result.error))
+        error = Text.assemble(("CANNOT READ  ", "bold red"), plain(result.error))
         console.print(error, soft_wrap=True)
         return
     verdict = ("PASS  ", "bold green") if result.verdict.passed else ("FAIL  ", "bold red")
@@ -112,7 +112,7 @@ def _print(result: _Result) -> None:
             for finding in alike[:_SHOWN]:
                 _print_finding(console, path, finding)
             if num_more := len(alike[_SHOWN:]):
-                key = _plain(alike[0].key)
+                key = plain(alike[0].key)
                 text = f"    … and {num_more} more like these ({key}); --json has all"
                 console.print(Text(text, style="dim"))
 
@@ -132,12 +132,12 @@ def _print_finding(console: Console, path: str, finding: Finding) -> None:
     if finding.line is not None:  # in one piece, so that an editor can follow it
         console.print(Text(f"    {path}:{finding.line}"), soft_wrap=True)
     indent = 4 if finding.line is None else 6
-    console.print(Padding(Text(_plain(finding.message)), (0, 0, 0, indent), expand=False))
+    console.print(Padding(Text(plain(finding.message)), (0, 0, 0, indent), expand=False))
     if finding.hint:
-        hint = Text(f"→ {_plain(finding.hint)}", style="dim")
+        hint = Text(f"→ {plain(finding.hint)}", style="dim")
         console.print(Padding(hint, (0, 0, 0, 6), expand=False))
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """``text`` with control characters shown, not obeyed: a log must not drive the terminal."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -1,25 +1,23 @@
-"""What the Megatron-LM hooks cost a training step, beside the same step without them.
-
-``python benchmarks/hooks.py`` prints one row for each kind of rank: the bare loop and the hooked
-one run in turns, and the fastest turn of each counts, so that what else the machine does falls out.
-"""
+"""A training step, beside the same step without us."""
 
 from __future__ import annotations
 
-import contextlib
 import time
 import types
 from typing import TYPE_CHECKING, Any
 
+from benchmarks import Row, side_by_side
+from primus_mllog import ThroughputTimer
 from primus_mllog.adapters.megatron_lm import MegatronHooks
 from primus_mllog.run import MLPerfRun
 from primus_mllog.settings import PretrainSettings
 from primus_mllog.testing import capture_events
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-NUM_STEPS, NUM_TURNS = 20_000, 7
+MOST_ADDED_US = 2.0
+NUM_STEPS = 5_000
 RESULT = ({"lm loss": 2.0}, 0, False, False, 0, 1.0, None, None)
 
 
@@ -57,16 +55,16 @@ class Training(types.ModuleType):
         return RESULT
 
     def train(self) -> float:
-        """Seconds a step."""
+        """Microseconds a step."""
         optimizer = types.SimpleNamespace(param_groups=[{"params": [1], "lr": 0.1}])
         started = time.perf_counter()
         for _ in range(NUM_STEPS):
             self.train_step(None, None, None, optimizer)
-        return (time.perf_counter() - started) / NUM_STEPS
+        return (time.perf_counter() - started) / NUM_STEPS * 1e6
 
 
-@contextlib.contextmanager
-def hooked(rank: int, **settings: Any) -> Iterator[Training]:
+def hooked(rank: int, **settings: Any) -> float:
+    """The same with the hooks of a run."""
     training = Training()
     settings = {"mllog_preflight": "off", **settings}
     with capture_events(strict=False):
@@ -75,29 +73,41 @@ def hooked(rank: int, **settings: Any) -> Iterator[Training]:
         run.log_hyperparameters({"global_batch_size": 8})
         run.start()
         with MegatronHooks(run, training).installed():
-            yield training
+            return training.train()
 
 
-def main() -> None:
-    rows = {
-        "rank 0, no line": (0, {"mllog_train_loss_log_freq": 0}),
-        "rank 0, no line, throughput": (
+def rows() -> Iterator[Row]:
+    cases: dict[str, tuple[int, dict[str, Any]]] = {
+        "Megatron hooks, rank 0": (0, {"mllog_train_loss_log_freq": 0}),
+        "Megatron hooks, rank 0, with throughput": (
             0,
             {"mllog_train_loss_log_freq": 0, "mllog_block_tput_log": True},
         ),
-        "another rank, no line": (1, {"mllog_train_loss_log_freq": 0}),
-        "another rank, a loss kept each step": (1, {"mllog_train_loss_log_freq": 1}),
+        "Megatron hooks, another rank": (1, {"mllog_train_loss_log_freq": 0}),
+        "Megatron hooks, another rank that keeps its losses": (1, {"mllog_train_loss_log_freq": 1}),
     }
-    print(f"{'step hooks':<38}{'bare µs':>9}{'hooked µs':>11}{'added µs':>10}{'ratio':>8}")
-    for name, (rank, settings) in rows.items():
-        bare, with_hooks = [], []
-        for _ in range(NUM_TURNS):
-            bare.append(Training().train() * 1e6)
-            with hooked(rank, **settings) as training:
-                with_hooks.append(training.train() * 1e6)
-        low, high = min(bare), min(with_hooks)
-        print(f"{name:<38}{low:>9.2f}{high:>11.2f}{high - low:>10.2f}{high / low:>8.1f}")
+    for what, (rank, settings) in cases.items():
+        yield row(what, lambda r=rank, s=settings: hooked(r, **s), lambda: Training().train())
+    yield row("ThroughputTimer alone", timed, untimed)
 
 
-if __name__ == "__main__":
-    main()
+def row(what: str, ours: Callable[[], float], peers: Callable[[], float]) -> Row:
+    mine, theirs, ratio = side_by_side(ours, peers)
+    goal, is_met = f"≤ {MOST_ADDED_US:.0f} µs more", mine - theirs <= MOST_ADDED_US
+    return Row(what, "µs", mine, "empty step", theirs, ratio, goal=goal, is_met=is_met)
+
+
+def timed() -> float:
+    timer = ThroughputTimer(8)
+    started = time.perf_counter()
+    for _ in range(NUM_STEPS):
+        timer.step_start()
+        timer.step_stop()
+    return (time.perf_counter() - started) / NUM_STEPS * 1e6
+
+
+def untimed() -> float:
+    started = time.perf_counter()
+    for _ in range(NUM_STEPS):
+        pass
+    return (time.perf_counter() - started) / NUM_STEPS * 1e6
