@@ -16,21 +16,19 @@ the installed release and results by what they are, because both have changed be
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from primus_mllog import notices
 from primus_mllog.adapters.import_hook import when_imported
 from primus_mllog.adapters.megatron_warmup import run_synthetic_warmup
+from primus_mllog.adapters.patching import argument, local_of_a_caller, wrapped
 from primus_mllog.errors import PrimusMllogError
 from primus_mllog.hyperparameters import extract_hyperparameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import FrameType, ModuleType
+    from types import ModuleType
 
     from primus_mllog.run import MLPerfRun
 
@@ -109,21 +107,10 @@ class MegatronHooks:
         ):
             yield
 
-    @contextlib.contextmanager
-    def _wrapped(self, name: str, wrap: Callable[[Any], Callable[..., Any]]) -> Iterator[None]:
-        owner = self._owners.get(name, self._training)
-        original = getattr(owner, name, None)
-        if original is None:
-            yield
-            return
-        attribute = vars(owner).get(name)
-        wrapper = functools.wraps(original)(wrap(original))
-        setattr(owner, name, wrapper)
-        try:
-            yield
-        finally:
-            if vars(owner).get(name) is wrapper:  # else somebody has put theirs in its place
-                _put_back(owner, name, attribute)
+    def _wrapped(
+        self, name: str, wrap: Callable[[Any], Callable[..., Any]]
+    ) -> contextlib.AbstractContextManager[None]:
+        return wrapped(self._owners.get(name, self._training), name, wrap)
 
     @property
     def args(self) -> Any:
@@ -173,7 +160,7 @@ class MegatronHooks:
 
     def _before_the_data(self, original: Any) -> Callable[..., Any]:
         def build_train_valid_test_data_iterators(*args: Any, **kwargs: Any) -> Any:
-            self._start(self._forward_step or _local_of_a_caller("forward_step_func"))
+            self._start(self._forward_step or local_of_a_caller("forward_step_func"))
             return original(*args, **kwargs)
 
         return build_train_valid_test_data_iterators
@@ -192,7 +179,7 @@ class MegatronHooks:
         return train
 
     def _around_step(self, original: Any) -> Callable[..., Any]:
-        optimizer_of = _argument(original, "optimizer")
+        optimizer_of = argument(original, "optimizer")
         step_start = self.run.step_start
 
         def train_step(*args: Any, **kwargs: Any) -> Any:
@@ -273,39 +260,6 @@ def _tell(error: Exception) -> None:
     if isinstance(error, PrimusMllogError):
         raise error
     notices.tell_once("megatron step", f"a step is not logged: {error!r}")
-
-
-def _local_of_a_caller(name: str) -> Any:
-    """What the nearest caller calls ``name``; None where none does.
-
-    Megatron opens its data from inside ``pretrain()``, whose argument the forward step is, and
-    hands it to nothing that could be wrapped before.
-    """
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the only way
-    while frame is not None:
-        if name in frame.f_locals:
-            return frame.f_locals[name]
-        frame = frame.f_back
-    return None
-
-
-def _put_back(owner: Any, name: str, original: Any) -> None:
-    """Undo a ``setattr``: an instance whose class has the method had no attribute of its own."""
-    if original is None:
-        delattr(owner, name)
-    else:
-        setattr(owner, name, original)
-
-
-def _argument(function: Any, name: str) -> Callable[[tuple[Any, ...], Mapping[str, Any]], Any]:
-    """A reader of one argument of a call, found by name in the signature; None where absent."""
-    names = list(inspect.signature(function).parameters)
-    index = names.index(name) if name in names else len(names)
-
-    def read(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        return args[index] if index < len(args) else kwargs.get(name)
-
-    return read
 
 
 def _learning_rate(optimizer: Any) -> float | None:

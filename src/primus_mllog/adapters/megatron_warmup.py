@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import sys
 from typing import TYPE_CHECKING, Any
 
+from primus_mllog.adapters.patching import call_by_name, replaced
 from primus_mllog.settings import PretrainSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from primus_mllog.distributed import ProcessGroup
     from primus_mllog.settings import Settings
@@ -89,12 +89,12 @@ def run_synthetic_warmup(  # noqa: PLR0913, PLR0917 - the names and their order 
             chunk.train()
         megatron_args.curr_iteration = megatron_args.iteration
         data = {"data_iterator": _data_iterator(model, megatron_args), "iteration": index}
-        _call(train_step_func, {**known, **data})
+        call_by_name(train_step_func, {**known, **data})
 
     def evaluate(num_steps: int) -> None:
         megatron_args.eval_iters = num_steps  # older releases take no eval_iters
         data = {"data_iterator": _data_iterator(model, megatron_args), "eval_iters": num_steps}
-        _call(evaluate_func, {**known, **data})
+        call_by_name(evaluate_func, {**known, **data})
 
     with (
         _step_functions(config, model, optimizer, megatron_args),
@@ -134,7 +134,7 @@ def own_rerun_machine() -> Iterator[None]:
         yield
         return
     machine = module.RerunStateMachine(mode=module.RerunMode.DISABLED)
-    with _replaced(module, "_GLOBAL_RERUN_STATE_MACHINE", machine):
+    with replaced(module, "_GLOBAL_RERUN_STATE_MACHINE", machine):
         yield
 
 
@@ -147,7 +147,7 @@ def _own_timers(config: Any) -> Iterator[None]:
         yield
         return
     own = type(timers)(timers._log_level, timers._log_option)  # noqa: SLF001 - no other way
-    with _replaced(module, "_GLOBAL_TIMERS", own), _replaced(config, "timers", own):
+    with replaced(module, "_GLOBAL_TIMERS", own), replaced(config, "timers", own):
         yield
 
 
@@ -170,7 +170,7 @@ def _step_functions(config: Any, model: Sequence[Any], optimizer: Any, args: Any
             values["grad_sync_func"] = of_chunks("start_grad_sync")
     with contextlib.ExitStack() as stack:
         for name, value in values.items():
-            stack.enter_context(_replaced(config, name, value))
+            stack.enter_context(replaced(config, name, value))
         yield
 
 
@@ -185,16 +185,6 @@ def _no_param_gather_hooks(model: Sequence[Any]) -> Iterator[None]:
     finally:
         for chunk in hooked:
             chunk.enable_forward_pre_hook()
-
-
-@contextlib.contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    original = getattr(owner, name, None)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
 
 
 def _data_iterator(model: Sequence[Any], args: Any) -> Any:
@@ -214,9 +204,3 @@ def _data_iterator(model: Sequence[Any], args: Any) -> Any:
         for _ in model
     ]
     return iterators[0] if len(iterators) == 1 else iterators
-
-
-def _call(function: Any, known: Mapping[str, Any]) -> Any:
-    """Call a function of the loop with those of its arguments that we know, by name."""
-    parameters = inspect.signature(function).parameters
-    return function(**{name: known[name] for name in parameters if name in known})
