@@ -18,6 +18,7 @@ def test_exported_names() -> None:
         "MLPerfLogger",
         "MLPerfMegatronPretrainTrainer",
         "MLPerfRun",
+        "MLPerfSFTLogger",
         "ThroughputTimer",
         "__version__",
         "reset_fp4_state",

@@ -8,6 +8,7 @@ import types
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -93,6 +94,25 @@ def test_the_pretraining_of_the_readme_is_logged(
     assert events[-1]["metadata"]["status"] == "success"
 
 
+def test_the_fine_tuning_of_the_readme_is_logged(log: Path, tmp_path: Path) -> None:
+    """The first evaluation is the fourth that there could be; the loop stops at the target."""
+    for name, count in (("train", 3901), ("validation", 173)):
+        np.save(tmp_path / f"{name}.npy", np.zeros(count))
+    losses = iter([1.2, 0.9])
+    names = {
+        "training_data": lambda: range(1024),
+        "train_step": lambda _batch: {"lm loss": 1.0},
+        "run_eval": lambda: next(losses),
+    }
+    exec(block("MLPerfSFTLogger").replace("/data", str(tmp_path)), names)  # noqa: S102
+    events = events_in(log)
+    assert_finished(events)
+    assert [e["metadata"]["samples_count"] for e in events if e["key"] == "eval_start"] == [
+        1536,
+        1920,
+    ]
+
+
 def test_the_warmup_of_the_readme_changes_nothing() -> None:
     """It takes the steps it is told to, and parameters are what they were."""
     model = torch.nn.Linear(2, 2)
@@ -147,6 +167,7 @@ def test_every_block_is_run() -> None:
     texts = (
         "MLPerfMegatronPretrainTrainer",
         "mlperf_logging_for",
+        "MLPerfSFTLogger",
         "build_model()",
         "run_warmup(",
         "MLPerfLogger()",

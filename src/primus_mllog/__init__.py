@@ -13,6 +13,7 @@ from primus_mllog._version import __version__
 if TYPE_CHECKING:
     from primus_mllog.mlperf_logger import MLPerfLogger
     from primus_mllog.mlperf_pre_training import MLPerfMegatronPretrainTrainer
+    from primus_mllog.mlperf_sft import MLPerfSFTLogger
     from primus_mllog.run import MLPerfRun
     from primus_mllog.throughput import ThroughputTimer
     from primus_mllog.warmup import (
@@ -26,6 +27,7 @@ __all__ = [
     "MLPerfLogger",
     "MLPerfMegatronPretrainTrainer",
     "MLPerfRun",
+    "MLPerfSFTLogger",
     "ThroughputTimer",
     "__version__",
     "reset_fp4_state",
@@ -38,6 +40,7 @@ _HOMES = {
     "MLPerfLogger": "mlperf_logger",
     "MLPerfMegatronPretrainTrainer": "mlperf_pre_training",
     "MLPerfRun": "run",
+    "MLPerfSFTLogger": "mlperf_sft",
     "ThroughputTimer": "throughput",
     "reset_fp4_state": "warmup",
     "reset_fp8_state": "warmup",

@@ -11,6 +11,7 @@
     ├── LifecycleError                a call that would break the order of events (strict mode)
     ├── WarmupError                   the synthetic warmup left something changed
     ├── MissingDependencyError (ImportError)   an optional package is not installed
+    ├── ArrayFileError                a data file that samples are counted in cannot be read
     └── LogFileError                  a log cannot be read
 """
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 __all__ = [
+    "ArrayFileError",
     "ConfigurationError",
     "EncodingError",
     "LifecycleError",
@@ -143,6 +145,21 @@ class MissingDependencyError(PrimusMllogError, ImportError):
         self.package = package
         super().__init__(
             f"{purpose} needs {package}, which is not installed. Install it: {install}"
+        )
+
+
+class ArrayFileError(PrimusMllogError):
+    """A ``.npy`` file whose samples are to be counted is missing, damaged or something else.
+
+    Attributes:
+        path: the file.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        super().__init__(
+            f"the samples of {path} cannot be counted: {reason}. Name the folder that holds "
+            "train.npy and validation.npy."
         )
 
 

@@ -273,9 +273,7 @@ class MLPerfRun:
         instant = now_ms()
         if agreed is not None:
             self._event(keys.EVAL_ACCURACY, agreed, self._where(), instant)
-        self._end(keys.EVAL_STOP, self._where(), instant)
-        self._block_since_ms = instant
-        self._phase = Phase.BETWEEN
+        self._close_evaluation(instant)
         # "not above" would let NaN pass
         reached = agreed is not None and agreed <= self.settings.mllog_target_eval_loss
         if reached:
@@ -283,6 +281,14 @@ class MLPerfRun:
         if self._profile is not None:
             self._profile.eval_stop()
         return reached
+
+    def eval_cancel(self) -> None:
+        """Close an evaluation that ended without a value, if there is one; not a collective."""
+        if self._phase is Phase.EVALUATION:
+            with self._termination.deferred():
+                self._close_evaluation(now_ms())
+                if self._profile is not None:
+                    self._profile.eval_stop()
 
     def stop(self) -> None:
         """The training is over: epoch_stop and run_stop, "aborted" unless the target was reached.
@@ -299,10 +305,14 @@ class MLPerfRun:
             if self._phase in {Phase.BLOCK, Phase.BETWEEN, Phase.EVALUATION}:
                 now = now_ms()
                 if self._phase is Phase.EVALUATION:
-                    self._end(keys.EVAL_STOP, self._where(), now)
-                    self._phase = Phase.BETWEEN
+                    self._close_evaluation(now)
                 self._end_block(now, collective=False)
                 self._stop(keys.ABORTED, now)
+
+    def _close_evaluation(self, instant: int) -> None:
+        self._end(keys.EVAL_STOP, self._where(), instant)
+        self._block_since_ms = instant
+        self._phase = Phase.BETWEEN
 
     def _stop(self, status: str, instant: int) -> None:
         self._log_totals(instant)
