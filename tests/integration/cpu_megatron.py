@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import importlib.machinery
 import os
 import sys
 import types
@@ -174,6 +175,10 @@ def _stub_triton() -> None:
 class _Triton(types.ModuleType):
     __path__: typing.ClassVar[list[str]] = []
     __version__ = "0.0.0"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__spec__ = importlib.machinery.ModuleSpec(name, None)  # asked for by transformers
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

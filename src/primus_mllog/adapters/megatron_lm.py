@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from primus_mllog.run import MLPerfRun
 
-__all__ = ["MegatronHooks", "mlperf_logging_for"]
+__all__ = ["MegatronHooks", "learning_rate_of", "loss_of", "mlperf_logging_for"]
 
 _TRAINING = "megatron.training.training"
 _LOSS = "lm loss"
@@ -187,7 +187,7 @@ class MegatronHooks:
             try:
                 if self._logs:
                     # read before the step: afterwards the groups hold the next step's rate
-                    learning_rate = _learning_rate(optimizer_of(args, kwargs))
+                    learning_rate = learning_rate_of(optimizer_of(args, kwargs))
                 step_start()
             except Exception as error:  # noqa: BLE001 - see _tell
                 _tell(error)
@@ -206,7 +206,7 @@ class MegatronHooks:
         self.run.step_stop(
             self._samples_count() if self._logs else 0,
             iteration=self._iteration,
-            loss=_loss(losses),
+            loss=loss_of(losses),
             learning_rate=learning_rate,
             skipped=is_skipped,
         )
@@ -249,7 +249,7 @@ class MegatronHooks:
 
     def _decide(self, losses: Mapping[str, Any]) -> None:
         """End the evaluation; at the target, make ``train()`` return after it, on every rank."""
-        if self.run.eval_stop(_loss(losses)):
+        if self.run.eval_stop(loss_of(losses)):
             args = self.args
             args.train_iters = self._iteration
             args.do_valid = args.do_test = False
@@ -262,7 +262,7 @@ def _tell(error: Exception) -> None:
     notices.tell_once("megatron step", f"a step is not logged: {error!r}")
 
 
-def _learning_rate(optimizer: Any) -> float | None:
+def learning_rate_of(optimizer: Any) -> float | None:
     """The rate of the first group that has parameters and no rate of its own."""
     for group in getattr(optimizer, "param_groups", ()):
         if group.get("params") and not group.get("is_decoupled_lr", False):
@@ -280,7 +280,7 @@ def _step_result(result: Any) -> tuple[Mapping[str, Any], bool]:
     return losses or {}, bool(skipped)
 
 
-def _loss(losses: Mapping[str, Any]) -> Any:
+def loss_of(losses: Mapping[str, Any]) -> Any:
     """The language-model loss, or the first of the losses; None off the last pipeline stage."""
     if _LOSS in losses:
         return losses[_LOSS]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from primus_mllog.distributed import ProcessGroup
     from primus_mllog.settings import Settings
 
-__all__ = ["own_rerun_machine", "run_synthetic_warmup", "trackers"]
+__all__ = ["own_rerun_machine", "rerunnable", "run_synthetic_warmup", "trackers"]
 
 _RERUN = "megatron.core.rerun_state_machine"
 _GLOBALS = "megatron.training.global_vars"
@@ -126,6 +126,12 @@ def trackers() -> list[Any]:
     return found
 
 
+def rerunnable(iterator: Iterator[Any]) -> Any:
+    """The iterator as the rerun state machine wants it, in releases that have one."""
+    wrap = getattr(sys.modules.get(_RERUN), "RerunDataIterator", None)
+    return iterator if wrap is None else wrap(iterator)
+
+
 @contextlib.contextmanager
 def own_rerun_machine() -> Iterator[None]:
     """A rerun state machine of the block's own, switched off; the training's sees no step."""
@@ -191,9 +197,8 @@ def _data_iterator(model: Sequence[Any], args: Any) -> Any:
     """Synthetic batches as Megatron hands data to its schedules: one iterator for each chunk."""
     from primus_mllog.warmup.synthetic_data import gpt_batches
 
-    wrap = getattr(sys.modules.get(_RERUN), "RerunDataIterator", lambda iterator: iterator)
     iterators = [
-        wrap(
+        rerunnable(
             gpt_batches(
                 micro_batch_size=args.micro_batch_size,
                 seq_length=args.seq_length,
