@@ -49,12 +49,23 @@ $(VENV)/.has-test: $(VENV)/.has-demo
 	$(PIP) --editable ".[demo,test]"
 	touch $@
 
-# The real Megatron-LM loop on a CPU: releases of megatron-core that ship megatron.training, beside each other.
-# They declare Python 3.12 but run on older ones; --no-deps leaves the environment alone.
+# The real loops on a CPU, beside each other: releases of megatron-core that ship megatron.training (they declare
+# Python 3.12 but run on older ones) and Megatron-Bridge over the demo's megatron-core. --no-deps leaves the
+# environment alone: Bridge's own requirements want CUDA.
 MEGATRON := 0.17.1 0.19.2
+BRIDGE := 0.3.1
 
-test-integration: $(VENV)/.has-test $(MEGATRON:%=.megatron/%)
+test-integration: $(VENV)/.has-integration $(MEGATRON:%=.megatron/%) $(BRIDGE:%=.megatron/bridge-%)
 	$(BIN)/python -m pytest -n 2 -q tests/integration
+
+$(VENV)/.has-integration: $(VENV)/.has-test
+	$(PIP) --editable ".[demo,test,integration]"
+	$(PIP) --no-deps nvidia-modelopt
+	touch $@
+
+.megatron/bridge-%: $(VENV)/.has-demo
+	$(PIP) --no-deps --upgrade --target $@ megatron-bridge==$*
+	touch $@
 
 .megatron/%: $(VENV)/.has-demo
 	$(PIP) --ignore-requires-python --no-deps --upgrade --target $@ megatron-core==$*
