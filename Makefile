@@ -60,7 +60,7 @@ test-integration: $(VENV)/.has-integration $(MEGATRON:%=.megatron/%) $(BRIDGE:%=
 
 $(VENV)/.has-integration: $(VENV)/.has-test
 	$(PIP) --editable ".[demo,test,integration]"
-	$(PIP) --no-deps nvidia-modelopt
+	$(PIP) --no-deps nvidia-modelopt "nvidia-resiliency-ext==0.4.1"
 	touch $@
 
 .megatron/bridge-%: $(VENV)/.has-demo

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import types
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import numpy as np
 import pytest
 import torch
 
+import small_bridge
 import small_primus
 from grammar import assert_finished
 from primus_mllog import MLPerfRun
+from primus_mllog.adapters import huggingface, megatron_bridge
 from primus_mllog.settings import PretrainSettings, SFTSettings
 from test_megatron_adapter import Loop
 
@@ -113,6 +116,72 @@ def test_the_fine_tuning_of_the_readme_is_logged(log: Path, tmp_path: Path) -> N
     ]
 
 
+@pytest.mark.parametrize("text", ["MLPerfCallback()", "install_bridge_hooks("])
+def test_the_bridge_of_the_readme_is_logged(
+    log: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """Both blocks leave one finished run; Bridge is a small one."""
+    monkeypatch.setenv("MLLOG_SUBMISSION_BENCHMARK", "llama2_70b_lora")
+    monkeypatch.setenv("SYNTH_WARMUP_STEPS", "0")
+    finetune = small_bridge.install(monkeypatch, [2.0, 0.9])
+    megatron_bridge._callback_class.cache_clear()
+    names = {"finetune": finetune, "config": small_bridge.configuration(400), "forward_step": None}
+    exec(block(text), names)  # noqa: S102
+    for hooks in megatron_bridge._installed:
+        hooks.close()
+    events = events_in(log)
+    assert_finished(events)
+    assert events[-1]["metadata"]["status"] == "success"
+
+
+def test_the_trainer_of_the_readme_is_logged(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers is a small one here; the real one is in tests/integration."""
+    transformers = types.ModuleType("transformers")
+    transformers.TrainerCallback = object  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "transformers", transformers)
+    huggingface._callback_class.cache_clear()
+    args = types.SimpleNamespace(
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=1,
+        world_size=1,
+        lr_scheduler_type="linear",
+        optim="adamw_torch",
+        learning_rate=0.1,
+        seed=1,
+        weight_decay=0.0,
+        max_grad_norm=1.0,
+        adam_beta1=0.9,
+        adam_beta2=0.9,
+        adam_epsilon=1e-8,
+        bf16=False,
+        fp16=False,
+        get_warmup_steps=lambda _: 0,
+    )
+
+    class Trainer:
+        def __init__(self, *_: Any, callbacks: Any, **__: Any) -> None:
+            [self.callback] = callbacks
+
+        def train(self) -> None:
+            state = types.SimpleNamespace(global_step=0, max_steps=3, eval_steps=1)
+            control = types.SimpleNamespace(should_log=False, should_evaluate=True)
+            self.callback.on_train_begin(args, state, control)
+            for loss in (2.0, 0.9):
+                self.callback.on_step_begin(args, state, control)
+                state.global_step += 1
+                self.callback.on_step_end(args, state, control)
+                self.callback.on_evaluate(args, state, control, metrics={"eval_loss": loss})
+            assert control.should_training_stop
+
+    data = [0] * 8
+    names = {"Trainer": Trainer, "model": None, "args": args, "train_data": data, "eval_data": data}
+    exec(block("MLPerfTrainerCallback"), names)  # noqa: S102
+    huggingface._callback_class.cache_clear()
+    events = events_in(log)
+    assert_finished(events)
+    assert [e["value"] for e in events if e["key"] == "eval_samples"] == [8]
+
+
 def test_the_warmup_of_the_readme_changes_nothing() -> None:
     """It takes the steps it is told to, and parameters are what they were."""
     model = torch.nn.Linear(2, 2)
@@ -168,6 +237,9 @@ def test_every_block_is_run() -> None:
         "MLPerfMegatronPretrainTrainer",
         "mlperf_logging_for",
         "MLPerfSFTLogger",
+        "MLPerfCallback()",
+        "install_bridge_hooks(",
+        "MLPerfTrainerCallback",
         "build_model()",
         "run_warmup(",
         "MLPerfLogger()",

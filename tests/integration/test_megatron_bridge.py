@@ -178,6 +178,19 @@ def test_every_way_out_ends_the_run(
     assert letters(run.events).count("e") == 1
 
 
+@pytest.mark.fault("L12")
+def test_evaluations_as_the_rules_want_them(tmp_path: Path, version: str, checkpoint: Path) -> None:
+    """The first ones are left out, and each is on the samples of the first."""
+    helpers = "same_eval_samples skip_first_evals"
+    options: dict[str, Any] = {"target": 0.01, "ITERS": 296, "HELPERS": helpers}
+    run = train(tmp_path / "run", version, "lora", "hooks", checkpoint, **options)
+    assert run.returncode == 0, run.output[-3000:]
+    starts = [samples(event) for event in run.events if event["key"] == "eval_start"]
+    # at a batch of 4, FLOOR(0.125 * 4 + 2) = 2 of each 384 samples may be left out
+    assert starts == [1152, 1168, 1184]
+    assert len(set(run.notes[0]["evaluated"])) == 8
+
+
 @pytest.mark.fault("L13")
 @pytest.mark.parametrize("way", WAYS)
 def test_a_resumed_run_goes_on_counting(tmp_path: Path, version: str, way: str) -> None:

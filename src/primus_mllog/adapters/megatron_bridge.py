@@ -16,14 +16,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import inspect
 from typing import TYPE_CHECKING, Any
 
-from primus_mllog import notices
+from primus_mllog import benchmarks, notices
 from primus_mllog.adapters.bridge_config import arguments_of
 from primus_mllog.adapters.bridge_warmup import warm_up_bridge
 from primus_mllog.adapters.megatron_lm import learning_rate_of, loss_of
 from primus_mllog.adapters.patching import argument, local_of_a_caller, wrapped
-from primus_mllog.errors import MissingDependencyError
+from primus_mllog.adapters.replay import Replay
+from primus_mllog.errors import ConfigurationError, MissingDependencyError, Problem
 from primus_mllog.hyperparameters import extract_hyperparameters
 from primus_mllog.run import MLPerfRun
 from primus_mllog.settings import SFTSettings
@@ -177,7 +179,12 @@ def __getattr__(name: str) -> Any:
     return _callback_class()
 
 
-def install_bridge_hooks(run: MLPerfRun | None = None) -> BridgeRun:
+def install_bridge_hooks(
+    run: MLPerfRun | None = None,
+    *,
+    same_eval_samples: bool = False,
+    skip_first_evals: bool = False,
+) -> BridgeRun:
     """Log the next ``pretrain()`` or ``finetune()`` of this process, without a callback.
 
     For a Bridge without callbacks, or whose callbacks come after the data is opened. The hooks
@@ -185,9 +192,18 @@ def install_bridge_hooks(run: MLPerfRun | None = None) -> BridgeRun:
 
     Args:
         run: one with fine-tuning's defaults when not given; ``MLPerfRun()`` for pretraining.
+        same_eval_samples: give every evaluation the samples of the first, as the rules want it,
+            where Bridge goes on through its validation data.
+        skip_first_evals: leave out the evaluations that the rules of
+            MLLOG_SUBMISSION_BENCHMARK let a run leave out.
+
+    Raises:
+        ConfigurationError: the rules of that benchmark name no first evaluation.
     """
     hooks = contextlib.ExitStack()
-    bridge = hooks.enter_context(bridge_hooks(run))
+    bridge = hooks.enter_context(
+        bridge_hooks(run, same_eval_samples=same_eval_samples, skip_first_evals=skip_first_evals)
+    )
     _installed.append(hooks)
     return bridge
 
@@ -196,9 +212,9 @@ _installed: list[contextlib.ExitStack] = []  # not to be taken off when they are
 
 
 @contextlib.contextmanager
-def bridge_hooks(run: MLPerfRun | None = None) -> Iterator[BridgeRun]:
+def bridge_hooks(run: MLPerfRun | None = None, **options: bool) -> Iterator[BridgeRun]:
     """As :func:`install_bridge_hooks`, in the block only."""
-    hooks = _Hooks(BridgeRun(run))
+    hooks = _Hooks(BridgeRun(run), **options)
     with (
         wrapped(_module("setup"), "setup_data_iterators", hooks.before_the_data),
         wrapped(_module("pretrain"), "train", hooks.around_training),
@@ -213,8 +229,42 @@ def _module(name: str) -> Any:
 class _Hooks:
     """Wrappers of the functions of Bridge's loop; inner ones are wrapped when outer ones run."""
 
-    def __init__(self, bridge: BridgeRun) -> None:
+    def __init__(
+        self,
+        bridge: BridgeRun,
+        *,
+        same_eval_samples: bool = False,
+        skip_first_evals: bool = False,
+    ) -> None:
         self.bridge = bridge
+        self._replays: dict[int, Replay] | None = {} if same_eval_samples else None
+        self._first_eval = self._rule_of_first_eval() if skip_first_evals else None
+
+    def _rule_of_first_eval(self) -> Callable[[int], int]:
+        name = self.bridge.run.settings.mllog_submission_benchmark
+        benchmark = benchmarks.find(name)
+        if benchmark is None or benchmark.first_eval_samples is None:
+            known = [n for n, b in benchmarks.BENCHMARKS.items() if b.first_eval_samples]
+            wanted = f"with skip_first_evals one of {', '.join(known)}"
+            raise ConfigurationError(Problem("MLLOG_SUBMISSION_BENCHMARK", repr(name), wanted))
+        return benchmark.first_eval_samples
+
+    def _is_skipped(self, state: Any) -> bool:
+        """The same on every rank: it depends on counts only."""
+        if self._first_eval is None or self.bridge.run.finished:
+            return False
+        first = self._first_eval(state.cfg.train.global_batch_size)
+        return bool(state.train_state.consumed_train_samples < first)
+
+    def _from_the_start(self, iterator: Any) -> Any:
+        """The iterator, or the list of one for each chunk, replayed; None stays None."""
+        if isinstance(iterator, list):
+            return [self._from_the_start(one) for one in iterator]
+        if self._replays is None or iterator is None:
+            return iterator
+        replay = self._replays.setdefault(id(iterator), Replay(iterator))
+        replay.restart()
+        return replay
 
     def before_the_data(self, original: Any) -> Callable[..., Any]:
         def setup_data_iterators(*args: Any, **kwargs: Any) -> Any:
@@ -252,12 +302,17 @@ class _Hooks:
         return train_step
 
     def around_evaluation(self, original: Any) -> Callable[..., Any]:
-        state = argument(original, "state")
+        signature = inspect.signature(original)
 
         def evaluate_and_print_results(*args: Any, **kwargs: Any) -> Any:
-            self.bridge.eval_start(state(args, kwargs))
+            call = signature.bind(*args, **kwargs)
+            state = call.arguments["state"]
+            if self._is_skipped(state):
+                return None
+            call.arguments["data_iterator"] = self._from_the_start(call.arguments["data_iterator"])
+            self.bridge.eval_start(state)
             with wrapped(_module("eval"), "evaluate", self.around_evaluate):
-                return original(*args, **kwargs)
+                return original(*call.args, **call.kwargs)
 
         return evaluate_and_print_results
 
