@@ -60,11 +60,10 @@ test-integration: $(VENV)/.has-integration $(MEGATRON:%=.megatron/%) $(BRIDGE:%=
 
 $(VENV)/.has-integration: $(VENV)/.has-test
 	$(PIP) --editable ".[demo,test,integration]"
-	$(PIP) --no-deps nvidia-modelopt "nvidia-resiliency-ext==0.4.1"
 	touch $@
 
 .megatron/bridge-%: $(VENV)/.has-demo
-	$(PIP) --no-deps --upgrade --target $@ megatron-bridge==$*
+	$(PIP) --no-deps --upgrade --target $@ megatron-bridge==$* nvidia-resiliency-ext==0.4.1 nvidia-modelopt
 	touch $@
 
 .megatron/%: $(VENV)/.has-demo

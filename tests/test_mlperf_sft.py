@@ -225,10 +225,12 @@ def test_accumulation_counts_context_parallelism(
 
 @pytest.mark.fault("C2")
 @pytest.mark.fault("C9")
-def test_samples_are_counted_from_headers(data_root: Path) -> None:
-    """Nothing is unpickled, and the evaluation's samples are those there are."""
+def test_samples_are_counted_from_headers(monkeypatch: pytest.MonkeyPatch, data_root: Path) -> None:
+    """Nothing is unpickled; the samples there are do not say how long the training is."""
+    monkeypatch.setenv("MLLOG_SUBMISSION_BENCHMARK", "llama2_70b_lora")
     config = MLPerfSFTLogger.extract_sft_configs(**ARGUMENTS, data_root=data_root)
     assert (config["train_samples"], config["eval_samples"]) == (3901, 173)
+    assert config["max_steps"] == config["opt_learning_rate_training_steps"] == 1024
 
 
 @pytest.mark.fault("C2")

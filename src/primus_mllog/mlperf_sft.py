@@ -165,7 +165,6 @@ class MLPerfSFTLogger:
             "global_batch_size": train_gbs,
             "micro_batch_size": train_mbs,
             "train_iters": train_iters,
-            "train_samples": num_samples(Path(data_root) / "train.npy"),
             "seq_length": seq_length,
             "optimizer": "adam",
             "lr": lr,
@@ -184,7 +183,13 @@ class MLPerfSFTLogger:
             "bf16": True,
         }
         header = extract_hyperparameters(args, settings, world_size=WorldGroup().world_size)
-        return {**header, keys.EVAL_SAMPLES: num_eval_samples}
+        # of the data sets; Megatron's train_samples is the length of the training
+        num_train_samples = num_samples(Path(data_root) / "train.npy")
+        return {
+            **header,
+            keys.TRAIN_SAMPLES: num_train_samples,
+            keys.EVAL_SAMPLES: num_eval_samples,
+        }
 
     def log_init_params(self, config: Mapping[str, Any]) -> None:
         """Log the header, with the target of this logger.

@@ -13,7 +13,7 @@ import functools
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from primus_mllog import notices
+from primus_mllog import keys, notices
 from primus_mllog.errors import MissingDependencyError, PrimusMllogError
 from primus_mllog.hyperparameters import extract_hyperparameters
 from primus_mllog.run import MLPerfRun
@@ -27,16 +27,13 @@ if TYPE_CHECKING:
 __all__ = ["MLPerfTrainerCallback", "arguments_of"]
 
 
-def arguments_of(
-    args: Any, state: Any, model: Any = None, train_dataloader: Any = None, **_: Any
-) -> dict[str, Any]:
+def arguments_of(args: Any, state: Any, model: Any = None) -> dict[str, Any]:
     """A training's ``TrainingArguments`` under the names that Megatron's arguments have.
 
     Args:
         args: ``TrainingArguments``.
         state: ``TrainerState``, which knows how many steps there will be.
         model: its PEFT configuration says the LoRA rank and alpha.
-        train_dataloader: whose data set is counted.
     """
     micro_batch_size = args.per_device_train_batch_size
     per_step = micro_batch_size * args.gradient_accumulation_steps * args.world_size
@@ -48,7 +45,6 @@ def arguments_of(
         "micro_batch_size": micro_batch_size,
         "data_parallel_size": args.world_size,
         "train_iters": state.max_steps,
-        "train_samples": _length(getattr(train_dataloader, "dataset", None)),
         "eval_interval": state.eval_steps or None,
         "optimizer": "adam" if optimizer.startswith("adamw") else optimizer,
         "lr": args.learning_rate,
@@ -118,11 +114,16 @@ class _TrainerCallback:
             self.run.init_start()
 
     def on_train_begin(self, args: Any, state: Any, _control: Any, **kwargs: Any) -> None:
-        known = arguments_of(args, state, **kwargs)
-        if self._num_eval_samples is not None:
-            known |= {"eval_iters": self._num_eval_samples, "eval_global_batch_size": 1}
+        known = arguments_of(args, state, kwargs.get("model"))
         self._samples_in_step = known["global_batch_size"]
-        self.run.log_hyperparameters(extract_hyperparameters(known, self.run.settings))
+        header = extract_hyperparameters(known, self.run.settings)
+        loader = kwargs.get("train_dataloader")
+        counts = {
+            keys.TRAIN_SAMPLES: _length(getattr(loader, "dataset", None)),
+            keys.EVAL_SAMPLES: self._num_eval_samples,
+        }
+        header |= {key: count for key, count in counts.items() if count is not None}
+        self.run.log_hyperparameters(header)
         self.run.start(samples_count=state.global_step * self._samples_in_step)
 
     @_tolerant
