@@ -12,7 +12,7 @@ TORCH ?= torch==2.13.0
 HAS_TORCH := $(shell $(PYTHON) -c "import torch" 2>/dev/null && echo yes)
 
 .DELETE_ON_ERROR:
-.PHONY: demo test lint types unit test-integration bench format clean
+.PHONY: demo test lint types unit test-integration bench soak format clean
 
 demo: $(VENV)/.has-demo
 	$(BIN)/primus-mllog demo
@@ -30,7 +30,10 @@ unit: $(VENV)/.has-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile -q tests --ignore tests/integration
 
 bench: $(VENV)/.has-test
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(if $(RECORD),--record)
+
+soak: $(VENV)/.has-test
+	$(BIN)/python tests/soak.py $(if $(RECORD),--record)
 
 format: $(VENV)/.has-test
 	$(BIN)/ruff check --fix

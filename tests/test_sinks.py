@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -206,3 +207,30 @@ def test_a_line_is_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     sink.log(20, "a")
     sink.log(20, "b")
     assert pieces == [b"a\n", b"b\n"]
+
+
+@pytest.mark.fault("W9")
+@pytest.mark.parametrize("removed", ["file", "folder"])
+def test_a_log_that_is_removed_is_written_anew(tmp_path: Path, removed: str) -> None:
+    """At the next end of an interval the whole file is there again."""
+    path = tmp_path / "results" / "run.log"
+    file = LogFile(str(path))
+    file.write(b"one\n")
+    shutil.rmtree(path.parent) if removed == "folder" else path.unlink()
+    file.write(b"two\n")
+    file.sync()
+    file.write(b"three\n")
+    file.close()
+    assert path.read_bytes() == b"one\ntwo\nthree\n"
+
+
+def test_a_file_that_took_the_place_of_a_removed_log_is_left_alone(tmp_path: Path) -> None:
+    """It is not ours to write into."""
+    path = tmp_path / "run.log"
+    file = LogFile(str(path))
+    file.write(b"one\n")
+    path.unlink()
+    path.write_bytes(b"another's\n")
+    file.sync()
+    file.close()
+    assert path.read_bytes() == b"another's\n"

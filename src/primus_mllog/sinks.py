@@ -76,7 +76,24 @@ class LogFile:
     def sync(self) -> None:
         """Ask the disk to keep what was written, so that a dying node does not take it along."""
         with contextlib.suppress(OSError):  # a pipe or a network file system may not offer it
+            if os.fstat(self._fd).st_nlink == 0:
+                self._write_anew()
             os.fsync(self._fd)
+
+    def _write_anew(self) -> None:
+        """Somebody removed the file, or its folder: what is open still has every line."""
+        Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_EXCL
+        new = os.open(self.path, flags, 0o644)
+        try:
+            removed = os.fstat(self._fd).st_size
+            copied = 0
+            while copied < removed:
+                copied += os.write(new, os.pread(self._fd, 1 << 20, copied))
+            os.dup2(new, self._fd, inheritable=False)
+        finally:
+            os.close(new)
+        notices.tell(f"{self.path} was removed while it was written; it is there again, whole")
 
     def close(self) -> None:
         """Try once more what was refused, then close."""
