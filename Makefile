@@ -6,10 +6,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-# A torch that the Python already has (a ROCm build, say) is used and never replaced. Otherwise this one is
-# installed; PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu makes pip take the small CPU build.
+# A torch that the Python already has (a ROCm build, say) is used and never replaced: the new environment sees the packages
+# of the Python it is made from, also where that is an environment itself. Otherwise this one is installed;
+# PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu makes pip take the small CPU build.
 TORCH ?= torch==2.13.0
-HAS_TORCH := $(shell $(PYTHON) -c "import torch" 2>/dev/null && echo yes)
+TORCH_IN := $(shell $(PYTHON) -c "import pathlib, torch; print(pathlib.Path(torch.__file__).parents[1])" 2>/dev/null)
+
+# Plugins of an environment that ours sees are not asked for, and their warnings would be errors.
+PYTEST := PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/python -m pytest -p xdist
 
 .DELETE_ON_ERROR:
 .PHONY: demo test lint types unit test-integration bench soak format clean
@@ -27,7 +31,7 @@ types: $(VENV)/.has-test
 	$(BIN)/mypy
 
 unit: $(VENV)/.has-test
-	$(BIN)/python -m pytest -n 2 --dist loadfile -q tests --ignore tests/integration
+	$(PYTEST) -n 2 --dist loadfile -q tests --ignore tests/integration
 
 bench: $(VENV)/.has-test
 	$(BIN)/python -m benchmarks $(if $(RECORD),--record)
@@ -43,8 +47,8 @@ clean:
 	rm -rf $(VENV) demo-results .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.has-demo: pyproject.toml
-	$(PYTHON) -m venv $(if $(HAS_TORCH),--system-site-packages) $(VENV)
-	$(if $(HAS_TORCH),,$(PIP) "$(TORCH)")
+	$(PYTHON) -m venv $(VENV)
+	$(if $(TORCH_IN),echo "$(TORCH_IN)" > $$(echo $(VENV)/lib/python*/site-packages)/torch-of-the-python.pth,$(PIP) "$(TORCH)")
 	$(PIP) --editable ".[demo]"
 	touch $@
 
@@ -59,7 +63,7 @@ MEGATRON := 0.17.1 0.19.2
 BRIDGE := 0.3.1
 
 test-integration: $(VENV)/.has-integration $(MEGATRON:%=.megatron/%) $(BRIDGE:%=.megatron/bridge-%)
-	$(BIN)/python -m pytest -n 2 -q tests/integration
+	$(PYTEST) -n 2 -q tests/integration
 
 $(VENV)/.has-integration: $(VENV)/.has-test
 	$(PIP) --editable ".[demo,test,integration]"
