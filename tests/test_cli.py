@@ -69,13 +69,19 @@ def test_a_log_that_cannot_be_read(good: Path, tmp_path: Path) -> None:
     assert "PASS" in result.output
 
 
-@pytest.mark.parametrize("kind", ["an empty file", "a folder"])
-def test_what_is_no_log_at_all_cannot_be_read(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("command", ["check", "summary"])
+def test_a_folder_without_logs_is_said(tmp_path: Path, command: str) -> None:
+    """Exit code 2: nothing was checked."""
+    (tmp_path / "notes.txt").write_text("no event\n")
+    result = runner.invoke(app, [command, str(tmp_path)])
+    assert result.exit_code == 2
+    assert "there are no logs in there" in result.output
+
+
+def test_what_is_no_log_at_all_cannot_be_read(tmp_path: Path) -> None:
     """Exit code 2 and one line, not a list of everything that an empty log lacks."""
-    path = tmp_path
-    if kind == "an empty file":
-        path = tmp_path / "empty.log"
-        path.touch()
+    path = tmp_path / "empty.log"
+    path.touch()
     result = runner.invoke(app, ["check", str(path)])
     assert result.exit_code == 2
     assert result.output.startswith(f"CANNOT READ  {path}")

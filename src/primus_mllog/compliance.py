@@ -7,10 +7,13 @@ when a log is checked, not before.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib.util
+import io
 import json
+import logging
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +29,7 @@ __all__ = [
     "Finding",
     "Verdict",
     "available_rulesets",
+    "check_convergence",
     "check_file",
     "check_header",
     "check_lines",
@@ -95,6 +99,38 @@ def check_file(path: str | Path, ruleset: str = "") -> Verdict:
             return check_lines(file, ruleset)
     except OSError as error:
         raise LogFileError(str(path), error.strerror or str(error)) from error
+
+
+def check_convergence(folder: str | Path, ruleset: str = "") -> str:
+    """What the official check against the reference convergence points says of a folder of logs.
+
+    Args:
+        folder: with ``result_*.txt`` of one benchmark, as a submission has them.
+        ruleset: for instance ``"6.1.0"``; the newest when empty.
+
+    Returns:
+        ``"pass"`` or ``"fail"`` with the checker's words, or why it could not say.
+    """
+    from mlperf_logging.rcp_checker import rcp_checker
+
+    logger = logging.getLogger()
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)  # it tells the root logger what it does
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            passed, words, _ = rcp_checker.check_directory(
+                str(folder),
+                "training",
+                resolve_ruleset(ruleset),
+                False,
+                False,
+                rcp_pass="pruned_rcps",  # noqa: S106 - a name of theirs
+            )
+    except Exception as error:  # noqa: BLE001 - whatever it meets in a log
+        return f"not checked ({type(error).__name__}: {error})"
+    finally:
+        logger.setLevel(level)
+    return f"{'pass' if passed else 'fail'} ({words})"
 
 
 def check_lines(lines: Iterable[str], ruleset: str = "") -> Verdict:

@@ -10,6 +10,7 @@ from primus_mllog import __version__
 from primus_mllog.cli.check import check
 from primus_mllog.cli.demo import demo
 from primus_mllog.cli.profile import profile
+from primus_mllog.cli.summary import summary
 
 __all__ = ["app"]
 
@@ -24,6 +25,7 @@ app = typer.Typer(
 app.command()(check)
 app.command()(demo)
 app.command()(profile)
+app.command()(summary)
 
 
 def _version(*, value: bool) -> None:

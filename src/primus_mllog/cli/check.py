@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from functools import partial
 from pathlib import Path  # noqa: TC003 - typer reads it at run time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,10 @@ import typer
 
 from primus_mllog import compliance
 from primus_mllog.errors import LogFileError
+from primus_mllog.records.folder_lint import lint_folders
 from primus_mllog.records.lint import lint
+from primus_mllog.records.run_record import read_runs
+from primus_mllog.records.scoring import logs_in, on_all_cores
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from primus_mllog.compliance import Finding, Verdict
+    from primus_mllog.records.run_record import RunRecord
 
 __all__ = ["check", "plain"]
 
@@ -28,25 +33,49 @@ _SHOWN = 3
 
 
 def check(
-    logs: Annotated[list[Path], typer.Argument(help="Logs to check.", show_default=False)],
+    paths: Annotated[
+        list[Path], typer.Argument(help="Logs, or folders of logs.", show_default=False)
+    ],
     ruleset: Annotated[
         str, typer.Option(help="MLPerf ruleset, for instance 6.1.0.", show_default="newest")
     ] = "",
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    junit: Annotated[
+        Path | None,
+        typer.Option(help="Also write a JUnit report, for CI systems.", show_default=False),
+    ] = None,
 ) -> None:
     """Ask MLCommons' compliance checker about each log, and add what it lets pass.
 
     The verdict is the official one; our findings stand beside it, labelled, and do not change it.
-    Exit code: 0 all logs pass, 1 some fail, 2 some cannot be read.
+    Folders are searched for logs. Exit code: 0 all logs pass, 1 some fail, 2 some cannot be read.
     """
     ruleset = compliance.resolve_ruleset(ruleset)
-    results = [_check(path, ruleset) for path in logs]
+    logs = logs_in(paths)
+    if not logs:
+        raise typer.BadParameter("there are no logs in there", param_hint="PATHS")
+    results = on_all_cores(partial(_check, ruleset=ruleset), logs)
+    records = {r.path: r.record for r in results if r.record is not None}
+    folders = lint_folders(records) if any(path.is_dir() for path in paths) else {}
+    if junit is not None:
+        junit.write_bytes(_as_junit(results))
     if as_json:
-        typer.echo(json.dumps({"schema": 1, "logs": [_as_json(r) for r in results]}, indent=2))
+        content = {
+            "schema": 1,
+            "logs": [_as_json(result) for result in results],
+            "folders": [
+                {"path": str(folder), "lint": [dataclasses.asdict(f) for f in findings]}
+                for folder, findings in folders.items()
+            ],
+        }
+        typer.echo(json.dumps(content, indent=2))
     else:
         for result in results:
             _print(result)
+        for folder, findings in folders.items():
+            _print_folder(folder, findings)
+        _print_sum(results)
     raise typer.Exit(max(result.exit_code for result in results))
 
 
@@ -57,6 +86,7 @@ class _Result:
     path: Path
     verdict: Verdict | None = None
     lint: tuple[Finding, ...] = ()
+    record: RunRecord | None = None
     error: str = ""
 
     @property
@@ -68,7 +98,8 @@ class _Result:
 
 def _check(path: Path, ruleset: str) -> _Result:
     try:
-        return _Result(path, compliance.check_file(path, ruleset), tuple(lint(path)))
+        verdict = compliance.check_file(path, ruleset)
+        return _Result(path, verdict, tuple(lint(path)), next(read_runs(path), None))
     except LogFileError as error:
         return _Result(path, error=str(error))
 
@@ -85,6 +116,52 @@ def _as_json(result: _Result) -> dict[str, Any]:
         "warnings": [dataclasses.asdict(f) for f in (verdict.warnings if verdict else ())],
         "lint": [dataclasses.asdict(f) for f in result.lint],
     }
+
+
+def _as_junit(results: list[_Result]) -> bytes:
+    """One test case for each log, as CI systems show them; our findings are its output."""
+    from xml.etree import ElementTree as ET
+
+    failed = sum(result.exit_code == _FAILED for result in results)
+    errors = sum(result.exit_code == _UNREADABLE for result in results)
+    counts = {"tests": str(len(results)), "failures": str(failed), "errors": str(errors)}
+    suite = ET.Element("testsuite", {"name": "primus-mllog check", **counts})
+    for result in results:
+        name = {"name": plain(result.path.name), "classname": plain(str(result.path.parent))}
+        case = ET.SubElement(suite, "testcase", name)
+        if result.verdict is None:
+            ET.SubElement(case, "error", {"message": plain(result.error)})
+        elif not result.verdict.passed:
+            messages = [plain(f"{_place(f)}{f.message}") for f in result.verdict.findings]
+            failure = ET.SubElement(case, "failure", {"message": messages[0] if messages else ""})
+            failure.text = "\n".join(messages)
+        if result.lint:
+            output = ET.SubElement(case, "system-out")
+            output.text = "\n".join(plain(f"{_place(f)}{f.message}") for f in result.lint)
+    return bytes(ET.tostring(suite, encoding="utf-8", xml_declaration=True))
+
+
+def _place(finding: Finding) -> str:
+    return "" if finding.line is None else f"line {finding.line}: "
+
+
+def _print_folder(folder: Path, findings: list[Finding]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    console.print(Text(plain(str(folder)), style="bold"), soft_wrap=True)
+    console.print(Text("  our findings in the folder", style="yellow"))
+    for finding in findings:
+        _print_finding(console, str(folder), finding)
+
+
+def _print_sum(results: list[_Result]) -> None:
+    if len(results) > 1:
+        passed = sum(result.exit_code == 0 for result in results)
+        unread = sum(result.exit_code == _UNREADABLE for result in results)
+        rest = f", {unread} cannot be read" if unread else ""
+        typer.echo(f"{passed} of {len(results)} logs pass{rest}")
 
 
 def _print(result: _Result) -> None:

@@ -164,6 +164,37 @@ def _status_is_true(events: list[Event]) -> Iterator[Finding]:
         yield _finding(keys.RUN_STOP, stops[0].line, f"status {status}", wanted, f"{best}.")
 
 
+def _cadence(events: list[Event]) -> Iterator[Finding]:
+    """Evaluations where the benchmark's rules want them, which no official tool checks."""
+    header = {e.key: e.value for e in events if e.key in _OF_CADENCE}
+    benchmark = benchmarks.find(str(header.get(keys.SUBMISSION_BENCHMARK)))
+    batch = header.get(keys.GLOBAL_BATCH_SIZE)
+    if benchmark is None or benchmark.eval_interval_samples is None or not isinstance(batch, int):
+        return
+    if batch < 1:
+        return
+    interval = benchmark.eval_interval_samples(batch)
+    first = benchmark.first_eval_samples
+    # evaluations may be left out at the start, up to the rules' first
+    latest = first(batch) if first is not None else None
+    previous = 0
+    for event in _all(events, keys.EVAL_START):
+        samples = event.samples_count
+        if not isinstance(samples, int):
+            return
+        step = samples - previous
+        may_be_first = not previous and step % interval == 0 and (latest or samples) >= samples
+        if step != interval and not may_be_first:
+            wanted = f"after {interval} more" if previous else f"the first at {latest or interval}"
+            hint = f"The rules of {benchmark.name} want one every {interval} samples."
+            yield _finding(event.key, event.line, f"an evaluation at {samples}", wanted, hint)
+            return
+        previous = samples
+
+
+_OF_CADENCE = {keys.SUBMISSION_BENCHMARK, keys.GLOBAL_BATCH_SIZE}
+
+
 _RULES: tuple[Callable[[list[Event]], Iterator[Finding]], ...] = (
     _shared_lines,
     _nan,
@@ -175,6 +206,7 @@ _RULES: tuple[Callable[[list[Event]], Iterator[Finding]], ...] = (
     _time_goes_forward,
     _benchmark_name,
     _status_is_true,
+    _cadence,
 )
 
 
