@@ -8,8 +8,6 @@ EXIT_INTERVAL, DROPOUT, LOAD, TOY_TROUBLE. What really happened goes to ``TOY_NO
 from __future__ import annotations
 
 import contextlib
-import gc
-import hashlib
 import json
 import os
 import sys
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import cpu_bridge
+from optimizer_digest import digest
 
 cpu_bridge.install()
 
@@ -173,20 +172,6 @@ def configuration(mode: str, checkpoint: str) -> Any:
         else None,
         **sections,
     )
-
-
-def digest() -> str:
-    """Of all that optimizers hold; written apart from the warmup."""
-    digests = []
-    for optimizer in (o for o in gc.get_objects() if isinstance(o, torch.optim.Optimizer)):
-        content = hashlib.sha256()
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                state = optimizer.state.get(parameter, {})
-                for value in (parameter, *(state[name] for name in sorted(state))):
-                    content.update(repr(torch.as_tensor(value).tolist()).encode())
-        digests.append(content.hexdigest())
-    return " ".join(sorted(digests))
 
 
 def main() -> None:

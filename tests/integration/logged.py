@@ -6,8 +6,6 @@ a digest of its parameters and optimizer state go to ``TOY_NOTES.<rank>``.
 
 from __future__ import annotations
 
-import gc
-import hashlib
 import json
 import os
 import runpy
@@ -16,28 +14,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from optimizer_digest import digest
+
 from primus_mllog import MLPerfRun
 from primus_mllog.adapters.megatron_lm import mlperf_logging_for
 
 run = MLPerfRun(stdout=False)
 agree = run.group.agree
 moments: list[float] = []
-
-
-def digest() -> str:
-    """Of all that optimizers hold: main parameters and state; written apart from the warmup."""
-    import torch
-
-    digests = []
-    for optimizer in (o for o in gc.get_objects() if isinstance(o, torch.optim.Optimizer)):
-        content = hashlib.sha256()
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                state = optimizer.state.get(parameter, {})
-                for value in (parameter, *(state[name] for name in sorted(state))):
-                    content.update(repr(torch.as_tensor(value).tolist()).encode())
-        digests.append(content.hexdigest())
-    return " ".join(sorted(digests))
 
 
 def noted(values: Any) -> Any:
