@@ -155,7 +155,8 @@ def test_the_official_checker_accepts_the_benchmarks_own_arguments(
     for ruleset in ("6.0.0", "6.1.0"):
         findings = check_file(log, ruleset).findings
         assert {finding.key for finding in findings} == {"eval_accuracy"}, findings
-    assert lint(log) == []
+    # ours adds the evaluations, which come every few steps
+    assert {finding.key for finding in lint(log)} == {"eval_start"}
 
 
 @pytest.mark.fault("L5")

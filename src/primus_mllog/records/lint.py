@@ -165,10 +165,12 @@ def _status_is_true(events: list[Event]) -> Iterator[Finding]:
 
 
 def _cadence(events: list[Event]) -> Iterator[Finding]:
-    """Evaluations where the benchmark's rules want them, which no official tool checks."""
+    """Evaluations where the closed division wants them, which no official tool checks."""
     header = {e.key: e.value for e in events if e.key in _OF_CADENCE}
     benchmark = benchmarks.find(str(header.get(keys.SUBMISSION_BENCHMARK)))
     batch = header.get(keys.GLOBAL_BATCH_SIZE)
+    if header.get(keys.SUBMISSION_DIVISION) != "closed":
+        return
     if benchmark is None or benchmark.eval_interval_samples is None or not isinstance(batch, int):
         return
     if batch < 1:
@@ -192,7 +194,7 @@ def _cadence(events: list[Event]) -> Iterator[Finding]:
         previous = samples
 
 
-_OF_CADENCE = {keys.SUBMISSION_BENCHMARK, keys.GLOBAL_BATCH_SIZE}
+_OF_CADENCE = {keys.SUBMISSION_DIVISION, keys.SUBMISSION_BENCHMARK, keys.GLOBAL_BATCH_SIZE}
 
 
 _RULES: tuple[Callable[[list[Event]], Iterator[Finding]], ...] = (
