@@ -184,3 +184,31 @@ def test_published_logs_are_evaluated_as_the_rules_want_it() -> None:
     logs = sorted(SHARED_LOGS.rglob("result_*.txt"))
     assert logs
     assert not [f for log in logs for f in lint(log) if f.key == "eval_start"]
+
+
+def test_two_folders_are_compared(tmp_path: Path) -> None:
+    """Score and hyperparameters that differ, and that it is more than the spread."""
+    for name, minutes, rate in (("a", 10, 1e-4), ("b", 20, 2e-4)):
+        (tmp_path / name).mkdir()
+        for number in range(4):
+            header = {"seed": number, "opt_base_learning_rate": rate}
+            path = tmp_path / name / f"result_{number}.txt"
+            path.write_text(timed_log(minutes + number / 10, header))
+    result = runner.invoke(app, ["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--json"])
+    [found] = json.loads(result.output)["comparisons"]
+    assert found["hyperparameters"] == {"opt_base_learning_rate": [1e-4, 2e-4]}
+    assert found["is_more_than_spread"] is True
+    assert found["score"]["first"] == pytest.approx(10.15)
+    text = runner.invoke(app, ["compare", str(tmp_path / "a"), str(tmp_path / "b")]).output
+    assert "opt_base_learning_rate: 0.0001 → 0.0002" in text
+    assert "differ by more than their spread" in text
+
+
+def test_nothing_in_common_is_said(tmp_path: Path) -> None:
+    """Exit code 2."""
+    for name, benchmark in (("a", "llama31_8b"), ("b", "gpt_oss_20b")):
+        header = {"submission_benchmark": benchmark}
+        (tmp_path / f"{name}.log").write_text(timed_log(1, header))
+    result = runner.invoke(app, ["compare", str(tmp_path / "a.log"), str(tmp_path / "b.log")])
+    assert result.exit_code == 2
+    assert "no benchmark in common" in result.output

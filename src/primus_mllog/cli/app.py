@@ -8,6 +8,7 @@ import typer
 
 from primus_mllog import __version__
 from primus_mllog.cli.check import check
+from primus_mllog.cli.compare import compare
 from primus_mllog.cli.demo import demo
 from primus_mllog.cli.profile import profile
 from primus_mllog.cli.summary import summary
@@ -23,6 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(check)
+app.command()(compare)
 app.command()(demo)
 app.command()(profile)
 app.command()(summary)
