@@ -33,6 +33,7 @@ __all__ = [
     "check_file",
     "check_header",
     "check_lines",
+    "check_package",
     "newest_ruleset",
     "resolve_ruleset",
 ]
@@ -131,6 +132,48 @@ def check_convergence(folder: str | Path, ruleset: str = "") -> str:
     finally:
         logger.setLevel(level)
     return f"{'pass' if passed else 'fail'} ({words})"
+
+
+def check_package(folder: str | Path, ruleset: str = "") -> tuple[bool, list[str]]:
+    """What the official package checker says of a submission's folder.
+
+    Returns:
+        Whether it found no errors, and its warnings and errors, in order.
+    """
+    from mlperf_logging.package_checker import package_checker
+
+    told: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = told.append  # type: ignore[method-assign,assignment]
+    scaled_before = set(Path(folder).rglob("scaling.json"))
+    logger = logging.getLogger()
+    level, others = logger.level, logger.handlers
+    logger.handlers = [handler]
+    logger.setLevel(logging.INFO)
+    crash = ""
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            package_checker.check_training_package(
+                str(folder),
+                "training",
+                resolve_ruleset(ruleset),
+                quiet=False,
+                werror=False,
+                rcp_bypass=False,
+                rcp_bert_train_samples=False,
+                seed_checker_bypass=False,
+                log_output="",
+            )
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it meets
+        crash = f"the official checker stopped: {type(error).__name__}: {error}"
+    finally:
+        logger.handlers = others
+        logger.setLevel(level)
+        for left_behind in set(Path(folder).rglob("scaling.json")) - scaled_before:
+            left_behind.unlink()  # the review committee's to write
+    words = [record.getMessage().strip() for record in told if record.levelno >= logging.WARNING]
+    passed = any("FOUND NO ERRORS" in record.getMessage() for record in told)
+    return passed and not crash, [*words, *filter(None, [crash])]
 
 
 def check_lines(lines: Iterable[str], ruleset: str = "") -> Verdict:

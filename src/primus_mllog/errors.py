@@ -11,6 +11,7 @@
     ├── LifecycleError                a call that would break the order of events (strict mode)
     ├── WarmupError                   the synthetic warmup left something changed
     ├── MissingDependencyError (ImportError)   an optional package is not installed
+    ├── PackageError                  a submission cannot be laid out
     ├── ArrayFileError                a data file that samples are counted in cannot be read
     └── LogFileError                  a log cannot be read
 """
@@ -27,6 +28,7 @@ __all__ = [
     "LogFileError",
     "MissingDependencyError",
     "OutputError",
+    "PackageError",
     "PreflightError",
     "PrimusMllogError",
     "Problem",
@@ -146,6 +148,20 @@ class MissingDependencyError(PrimusMllogError, ImportError):
         super().__init__(
             f"{purpose} needs {package}, which is not installed. Install it: {install}"
         )
+
+
+class PackageError(PrimusMllogError):
+    """A submission cannot be laid out; nothing of it was left behind.
+
+    Attributes:
+        found: what is wrong.
+        wanted: what would be right.
+    """
+
+    def __init__(self, found: str, wanted: str) -> None:
+        self.found = found
+        self.wanted = wanted
+        super().__init__(f"no package was made: {found}; wanted: {wanted}")
 
 
 class ArrayFileError(PrimusMllogError):

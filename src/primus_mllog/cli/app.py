@@ -10,6 +10,7 @@ from primus_mllog import __version__
 from primus_mllog.cli.check import check
 from primus_mllog.cli.compare import compare
 from primus_mllog.cli.demo import demo
+from primus_mllog.cli.package import package
 from primus_mllog.cli.profile import profile
 from primus_mllog.cli.summary import summary
 
@@ -26,6 +27,7 @@ app = typer.Typer(
 app.command()(check)
 app.command()(compare)
 app.command()(demo)
+app.command()(package)
 app.command()(profile)
 app.command()(summary)
 
