@@ -13,6 +13,7 @@ from primus_mllog.cli.demo import demo
 from primus_mllog.cli.package import package
 from primus_mllog.cli.profile import profile
 from primus_mllog.cli.summary import summary
+from primus_mllog.cli.watch import watch
 
 __all__ = ["app"]
 
@@ -30,6 +31,7 @@ app.command()(demo)
 app.command()(package)
 app.command()(profile)
 app.command()(summary)
+app.command()(watch)
 
 
 def _version(*, value: bool) -> None:
