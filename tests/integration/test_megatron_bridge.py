@@ -189,7 +189,8 @@ def test_evaluations_as_the_rules_want_them(tmp_path: Path, version: str, checkp
     starts = [samples(event) for event in run.events if event["key"] == "eval_start"]
     # at a batch of 4, FLOOR(0.125 * 4 + 2) = 2 of each 384 samples may be left out
     assert starts == [1152, 1168, 1184]
-    assert len(set(run.notes[0]["evaluated"])) == 8
+    # read once for all three; the next ones are for Bridge's own evaluation after the training
+    assert run.notes[0]["evaluated"] == list(range(16))
 
 
 @pytest.mark.fault("L13")
