@@ -168,7 +168,19 @@ def test_trouble_of_ours_in_a_step_is_told_once(
     monkeypatch.setattr(megatron_bridge, "learning_rate_of", lambda _: 1 / 0)
     events = finetuned(monkeypatch, "callback", [2.0, 0.5])
     assert_finished(events)
-    assert capsys.readouterr().err.count("a step is not logged: ZeroDivisionError") == 1
+    assert capsys.readouterr().err.count("is not logged: ZeroDivisionError") == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_loss_that_cannot_be_read_does_not_end_the_training(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The rank takes part in the agreement without a value."""
+    monkeypatch.setattr(megatron_bridge, "loss_of", lambda _: 1 / 0)
+    events = finetuned(monkeypatch, way, [0.5, 0.5, 0.5, 0.5])
+    assert_finished(events)
+    assert values(events, "eval_accuracy") == []
+    assert events[-1]["metadata"]["status"] == "aborted"
 
 
 def test_a_bridge_without_callbacks_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:

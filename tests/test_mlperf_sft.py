@@ -212,6 +212,16 @@ def test_the_environment_wins_over_what_a_recipe_passes(
     [
         ({"data_parallel_size": 4}, 2),
         ({"tensor_model_parallel_size": 2, "context_parallel_size": 2}, 4),
+        # as Primus' recipe calls it: WORLD_SIZE // (tp * pp) beside the context-parallel size
+        ({"data_parallel_size": 8, "context_parallel_size": 2}, 2),
+        (
+            {
+                "data_parallel_size": 4,
+                "tensor_model_parallel_size": 2,
+                "context_parallel_size": 2,
+            },
+            4,
+        ),
     ],
 )
 def test_accumulation_counts_context_parallelism(

@@ -129,7 +129,8 @@ class MLPerfSFTLogger:
             adam_eps: AdamW's.
             lora_rank: rank of the adapters.
             lora_alpha: their scaling.
-            data_parallel_size: of the training; from the number of ranks when None.
+            data_parallel_size: of the training; from the number of ranks when None. One that
+                counts context-parallel ranks, as Primus' recipe computes it, is put right.
             tensor_model_parallel_size: of the training.
             pipeline_model_parallel_size: of the training.
             context_parallel_size: of the training.
@@ -147,6 +148,7 @@ class MLPerfSFTLogger:
         from primus_mllog.distributed import WorldGroup
 
         settings = SFTSettings.from_environment()
+        world_size = WorldGroup().world_size
         given = {
             "mllog_config_filename": config_filename,
             "mllog_lowest_numerical_precision_linear": lowest_numerical_precision_linear,
@@ -176,13 +178,18 @@ class MLPerfSFTLogger:
             "adam_eps": adam_eps,
             "lora_rank": lora_rank,
             "lora_alpha": lora_alpha,
-            "data_parallel_size": data_parallel_size,
+            "data_parallel_size": _without_context(
+                data_parallel_size,
+                tensor_model_parallel_size * pipeline_model_parallel_size,
+                context_parallel_size,
+                world_size,
+            ),
             "tensor_model_parallel_size": tensor_model_parallel_size,
             "pipeline_model_parallel_size": pipeline_model_parallel_size,
             "context_parallel_size": context_parallel_size,
             "bf16": True,
         }
-        header = extract_hyperparameters(args, settings, world_size=WorldGroup().world_size)
+        header = extract_hyperparameters(args, settings, world_size=world_size)
         # of the data sets; Megatron's train_samples is the length of the training
         num_train_samples = num_samples(Path(data_root) / "train.npy")
         return {
@@ -262,3 +269,20 @@ class MLPerfSFTLogger:
             consumed_samples: samples trained on; those of the last step are logged.
         """
         self.run.stop()
+
+
+def _without_context(
+    data_parallel_size: int | None, model_size: int, context_size: int, world_size: int
+) -> int | None:
+    """The data-parallel size, of which context-parallel ranks are no part."""
+    if data_parallel_size is None or context_size == 1:
+        return data_parallel_size
+    if data_parallel_size * model_size != world_size:
+        return data_parallel_size
+    size = world_size // (model_size * context_size)
+    notices.tell_once(
+        "data_parallel_size",
+        f"data_parallel_size={data_parallel_size} counts {context_size} context-parallel ranks as "
+        f"data-parallel; it is {size}, and gradient_accumulation_steps is logged for that",
+    )
+    return size

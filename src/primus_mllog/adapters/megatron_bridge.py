@@ -103,9 +103,12 @@ class BridgeRun:
 
     def eval_stop(self, state: Any, losses: Mapping[str, Any] | None) -> None:
         """An evaluation is done; at the target, make the loop end after it, on every rank."""
-        if self.run.phase is self.run.phase.EVALUATION and self.run.eval_stop(
-            loss_of(losses or {})
-        ):
+        if self.run.phase is not self.run.phase.EVALUATION:
+            return
+        loss = None
+        with _not_killing():  # the reading only: all ranks must come to the agreement
+            loss = loss_of(losses or {})
+        if self.run.eval_stop(loss):
             state.cfg.train.train_iters = state.train_state.step
             state.train_state.do_valid = state.train_state.do_test = False
 
@@ -120,7 +123,7 @@ def _not_killing() -> Iterator[None]:
     try:
         yield
     except Exception as error:  # noqa: BLE001
-        notices.tell_once("bridge step", f"a step is not logged: {error!r}")
+        notices.tell_once("bridge", f"a step or evaluation is not logged: {error!r}")
 
 
 @functools.cache
