@@ -14,9 +14,9 @@ DOCUMENT = Path(__file__).parents[1] / "BENCHMARKS.md"
 def write(name: str, lines: list[str]) -> None:
     """Replace the table of that name, and say when and on what it was measured."""
     text = "\n".join([measured_on(), "", *lines])
-    begin, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
+    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
     pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
-    DOCUMENT.write_text(pattern.sub(lambda _: begin + text + end, DOCUMENT.read_text()))
+    DOCUMENT.write_text(pattern.sub(lambda _: f"{begin}\n{text}\n{end}", DOCUMENT.read_text()))
 
 
 def measured_on() -> str:
