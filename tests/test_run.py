@@ -485,6 +485,22 @@ def test_init_stop_waits_for_every_rank() -> None:
     run.stop()
 
 
+def test_the_preflight_can_come_before_a_warmup(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is said once, and an error is one again where it was not heeded."""
+    with capture_events():
+        run = MLPerfRun(PretrainSettings(mllog_preflight="warn"))
+        run.init_start()
+        run.preflight()
+        assert "submission_org" in capsys.readouterr().err
+        run.start()
+        assert "submission_org" not in capsys.readouterr().err
+        run = MLPerfRun(PretrainSettings(mllog_preflight="error"))
+        run.init_start()
+        for attempt in (run.preflight, run.start):
+            with pytest.raises(PreflightError):
+                attempt()
+
+
 def test_preflight_stops_every_rank() -> None:
     """With MLLOG_PREFLIGHT=error a bad header raises on all ranks, before run_start."""
 

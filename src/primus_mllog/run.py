@@ -88,6 +88,7 @@ class MLPerfRun:
         self._strict = self.strict_by_default if strict is None else strict
         self._phase = Phase.NEW
         self._header: dict[str, Any] = {}
+        self._is_checked = False
         self._samples_count = 0
         self._block_since_ms = self._run_since_ms = 0
         self._num_steps = self._step = 0
@@ -154,6 +155,16 @@ class MLPerfRun:
                 self._event(key, value)
 
     @allowed_in(Phase.INIT)
+    def preflight(self) -> None:
+        """Say what the official checker would refuse in the header; :meth:`start` does it, too.
+
+        To be called before what takes long, such as a warmup. Raises as :meth:`start`.
+        """
+        if not self._is_checked:
+            preflight(self._header, self.settings, self.group)
+            self._is_checked = True
+
+    @allowed_in(Phase.INIT)
     def start(self, samples_count: int = 0) -> None:
         """The clock starts: init_stop, run_start, epoch_start, block_start.
 
@@ -167,7 +178,7 @@ class MLPerfRun:
             PreflightError: on every rank, if the official checker would refuse the header and
                 MLLOG_PREFLIGHT=error.
         """
-        preflight(self._header, self.settings, self.group)
+        self.preflight()
         self._profile = start_profiler(self.settings, self.group.rank)
         self.group.barrier()
         self._samples_count = samples_count

@@ -67,6 +67,7 @@ class BridgeRun:
         arguments = arguments_of(state.cfg, state.train_state.step)
         header = extract_hyperparameters(arguments, settings, world_size=group.world_size)
         self.run.log_hyperparameters(header)
+        self.run.preflight()  # before a warmup that may compile for minutes
         if settings.synth_warmup_steps or settings.synth_warmup_valid_steps:
             forward_step = local_of_a_caller("forward_step_func")
             if forward_step is None or optimizer is None:

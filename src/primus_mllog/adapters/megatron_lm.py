@@ -133,6 +133,7 @@ class MegatronHooks:
             args, self.run.settings, world_size=self.run.group.world_size
         )
         self.run.log_hyperparameters(header)
+        self.run.preflight()  # before a warmup that may compile for minutes
         self._warm_up(forward_step)
         self.run.start(samples_count=args.consumed_train_samples)
 

@@ -58,6 +58,7 @@ def train(args: Namespace, run: MLPerfRun, progress: Silence) -> DemoResult:
         _seed_generators(args.seed)
         trainer = Trainer(args)
         run.log_hyperparameters(extract_hyperparameters(args, run.settings))
+        run.preflight()
         trainer.warm_up(run.settings)
         run.start()
         return _loop(trainer, args, run, progress)
