@@ -10,6 +10,7 @@ import pytest
 
 import small_bridge
 from grammar import assert_finished, letters, samples
+from primus_mllog import MLPerfSFTLogger
 from primus_mllog.adapters import megatron_bridge
 from primus_mllog.errors import ConfigurationError, MissingDependencyError
 from primus_mllog.testing import capture_events
@@ -188,3 +189,34 @@ def test_a_bridge_without_callbacks_is_a_clear_error(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "megatron.bridge.training.callbacks", None)
     with pytest.raises(MissingDependencyError, match=r"install_bridge_hooks\(\)"):
         megatron_bridge.MLPerfCallback()
+
+
+def body(events: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """What follows the header, without when and where it was written."""
+    start = next(i for i, event in enumerate(events) if event["key"] == "init_stop")
+    kept = ("samples_count", "step", "lr", "status")
+    return [
+        (e["key"], e["value"], [(name, e["metadata"].get(name)) for name in kept])
+        for e in events[start:]
+    ]
+
+
+@pytest.mark.parametrize("eval_losses", [[2.0, 0.9], [2.0, 1.5, 1.2, 1.1]], ids=str)
+def test_callback_hooks_and_a_loop_by_hand_log_the_same(
+    monkeypatch: pytest.MonkeyPatch, eval_losses: list[Any]
+) -> None:
+    """The same training, told in three ways."""
+    callback, hooks = (body(finetuned(monkeypatch, way, list(eval_losses))) for way in WAYS)
+    with capture_events() as events:
+        logger = MLPerfSFTLogger(global_batch_size=8, micro_batch_size=2)
+        logger.log_cache_clear_and_init_start()
+        logger.log_init_params({"global_batch_size": 8})
+        logger.log_init_stop_run_start()
+        for step in range(1, 7):
+            logger.on_train_step(step, {"lm loss": 2.0}, 0.1, 8 * step)
+            if step % 2 == 0:
+                logger.on_eval_start(8 * step)
+                if logger.on_eval_end(8 * step, eval_losses[step // 2 - 1]):
+                    break
+        logger.log_run_stop(8 * step)
+    assert callback == hooks == body(events)
