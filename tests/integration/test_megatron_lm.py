@@ -246,7 +246,7 @@ def test_a_time_limit_inside_an_evaluation(tmp_path: Path, version: str) -> None
     """The evaluation is closed without a value, and no earlier one is logged again."""
     run = pretrain(tmp_path, version, target=0.1, TOY_TROUBLE="limit@9")
     assert run.returncode == 0, run.output[-3000:]
-    assert letters(run.events).endswith("rpbtttttkBeaEbtttttkBeEPR")
+    assert letters(run.events).endswith("rpbtttttkBeaEbtttttkBeEdkPR")
     assert run.status == "aborted"
 
 
