@@ -23,7 +23,7 @@ from primus_mllog.errors import ConfigurationError, EncodingError, LogFileError,
 from primus_mllog.findings import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 __all__ = [
     "Finding",
@@ -114,11 +114,8 @@ def check_convergence(folder: str | Path, ruleset: str = "") -> str:
     """
     from mlperf_logging.rcp_checker import rcp_checker
 
-    logger = logging.getLogger()
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)  # it tells the root logger what it does
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
+        with _overheard():
             passed, words, _ = rcp_checker.check_directory(
                 str(folder),
                 "training",
@@ -129,9 +126,25 @@ def check_convergence(folder: str | Path, ruleset: str = "") -> str:
             )
     except Exception as error:  # noqa: BLE001 - whatever it meets in a log
         return f"not checked ({type(error).__name__}: {error})"
-    finally:
-        logger.setLevel(level)
     return f"{'pass' if passed else 'fail'} ({words})"
+
+
+@contextlib.contextmanager
+def _overheard() -> Iterator[list[logging.LogRecord]]:
+    """What an official tool tells the root logger in the block; nothing of it is printed."""
+    told: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = told.append  # type: ignore[method-assign,assignment]
+    logger = logging.getLogger()
+    level, others = logger.level, logger.handlers
+    logger.handlers = [handler]
+    logger.setLevel(logging.INFO)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield told
+    finally:
+        logger.handlers = others
+        logger.setLevel(level)
 
 
 def check_package(folder: str | Path, ruleset: str = "") -> tuple[bool, list[str]]:
@@ -142,17 +155,10 @@ def check_package(folder: str | Path, ruleset: str = "") -> tuple[bool, list[str
     """
     from mlperf_logging.package_checker import package_checker
 
-    told: list[logging.LogRecord] = []
-    handler = logging.Handler()
-    handler.emit = told.append  # type: ignore[method-assign,assignment]
     scaled_before = set(Path(folder).rglob("scaling.json"))
-    logger = logging.getLogger()
-    level, others = logger.level, logger.handlers
-    logger.handlers = [handler]
-    logger.setLevel(logging.INFO)
     crash = ""
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
+    with _overheard() as told:
+        try:
             package_checker.check_training_package(
                 str(folder),
                 "training",
@@ -164,13 +170,10 @@ def check_package(folder: str | Path, ruleset: str = "") -> tuple[bool, list[str
                 seed_checker_bypass=False,
                 log_output="",
             )
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it meets
-        crash = f"the official checker stopped: {type(error).__name__}: {error}"
-    finally:
-        logger.handlers = others
-        logger.setLevel(level)
-        for left_behind in set(Path(folder).rglob("scaling.json")) - scaled_before:
-            left_behind.unlink()  # the review committee's to write
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it meets
+            crash = f"the official checker stopped: {type(error).__name__}: {error}"
+    for left_behind in set(Path(folder).rglob("scaling.json")) - scaled_before:
+        left_behind.unlink()  # the review committee's to write
     words = [record.getMessage().strip() for record in told if record.levelno >= logging.WARNING]
     passed = any("FOUND NO ERRORS" in record.getMessage() for record in told)
     return passed and not crash, [*words, *filter(None, [crash])]

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from primus_mllog import keys, notices
+from primus_mllog.adapters.megatron_lm import loss_of
 from primus_mllog.array_file import num_samples
 from primus_mllog.hyperparameters import extract_hyperparameters
 from primus_mllog.run import MLPerfRun
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from primus_mllog.distributed import ProcessGroup
 
 __all__ = ["MLPerfSFTLogger"]
-
-_LOSS = "lm loss"
 
 
 class MLPerfSFTLogger:
@@ -236,8 +235,7 @@ class MLPerfSFTLogger:
             consumed_samples: samples trained on so far, the step's included.
         """
         self.run.eval_cancel()  # an evaluation that a time limit ended has not been closed
-        losses = loss_dict or {}
-        loss = losses.get(_LOSS, next(iter(losses.values()), None))
+        loss = loss_of(loss_dict or {})
         self.run.step_stop(consumed_samples, iteration=step, loss=loss, learning_rate=lr)
 
     def on_eval_start(self, consumed_samples: int) -> None:

@@ -149,6 +149,11 @@ class Settings(BaseSettings):
             notices.tell_once(name, _unknown_message(name))
         return settings
 
+    @property
+    def has_warmup(self) -> bool:
+        """Whether any warmup steps are asked for."""
+        return bool(self.synth_warmup_steps or self.synth_warmup_valid_steps)
+
     def is_set(self, field: str) -> bool:
         """Whether ``field`` was set (in the environment or by keyword), not left at its default."""
         return field in self.model_fields_set

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from primus_mllog.adapters.megatron_warmup import own_rerun_machine, rerunnable, trackers
+from primus_mllog.adapters.megatron_warmup import data_iterators, own_rerun_machine, trackers
 from primus_mllog.adapters.patching import call_by_name
 
 if TYPE_CHECKING:
@@ -93,12 +94,11 @@ def _data_iterator(config: Any, model: Sequence[Any], groups: Any) -> Any:
     num_rows = train.micro_batch_size
     if dataset.dataloader_type == "batch":  # all micro batches of a step at once
         num_rows = train.global_batch_size // groups.dp.size()
-    shape = {
-        "micro_batch_size": num_rows,
-        "seq_length": dataset.seq_length,
-        "vocab_size": getattr(config.model, "transformer", config.model).vocab_size,
-    }
     is_packed = getattr(dataset, "packed_sequence_specs", None) is not None
-    make = packed_batches if is_packed else gpt_batches
-    iterators = [rerunnable(make(**shape)) for _ in model]
-    return iterators if len(iterators) > 1 else iterators[0]
+    make = partial(
+        packed_batches if is_packed else gpt_batches,
+        micro_batch_size=num_rows,
+        seq_length=dataset.seq_length,
+        vocab_size=getattr(config.model, "transformer", config.model).vocab_size,
+    )
+    return data_iterators(model, make)

@@ -68,7 +68,7 @@ class BridgeRun:
         header = extract_hyperparameters(arguments, settings, world_size=group.world_size)
         self.run.log_hyperparameters(header)
         self.run.preflight()  # before a warmup that may compile for minutes
-        if settings.synth_warmup_steps or settings.synth_warmup_valid_steps:
+        if settings.has_warmup:
             forward_step = local_of_a_caller("forward_step_func")
             if forward_step is None or optimizer is None:
                 notices.tell_once("warmup", "no warmup: this Bridge gives no optimizer before data")

@@ -140,7 +140,7 @@ class MegatronHooks:
     def _warm_up(self, forward_step: Any) -> None:
         """Steps on random tokens, where the loop has said what a step is."""
         settings = self.run.settings
-        if not (settings.synth_warmup_steps or settings.synth_warmup_valid_steps):
+        if not settings.has_warmup:
             return
         model, optimizer, scheduler, *_ = self._model_and_optimizer
         if forward_step is None or optimizer is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from primus_mllog.adapters.patching import call_by_name, replaced
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from primus_mllog.distributed import ProcessGroup
     from primus_mllog.settings import Settings
 
-__all__ = ["own_rerun_machine", "rerunnable", "run_synthetic_warmup", "trackers"]
+__all__ = ["data_iterators", "own_rerun_machine", "run_synthetic_warmup", "trackers"]
 
 _RERUN = "megatron.core.rerun_state_machine"
 _GLOBALS = "megatron.training.global_vars"
@@ -68,7 +69,7 @@ def run_synthetic_warmup(  # noqa: PLR0913, PLR0917 - the names and their order 
         WarmupError: SYNTH_WARMUP_VERIFY=1, and something is not what it was.
     """
     settings = settings or PretrainSettings.from_environment()
-    if not (settings.synth_warmup_steps or settings.synth_warmup_valid_steps):
+    if not settings.has_warmup:
         return
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
@@ -126,10 +127,14 @@ def trackers() -> list[Any]:
     return found
 
 
-def rerunnable(iterator: Iterator[Any]) -> Any:
-    """The iterator as the rerun state machine wants it, in releases that have one."""
+def data_iterators(model: Sequence[Any], make: Callable[[], Iterator[Any]]) -> Any:
+    """Synthetic data as schedules take it: one iterator for each of several chunks.
+
+    Wrapped as the rerun state machine wants them, in releases that have one.
+    """
     wrap = getattr(sys.modules.get(_RERUN), "RerunDataIterator", None)
-    return iterator if wrap is None else wrap(iterator)
+    iterators = [make() if wrap is None else wrap(make()) for _ in model]
+    return iterators[0] if len(iterators) == 1 else iterators
 
 
 @contextlib.contextmanager
@@ -194,18 +199,14 @@ def _no_param_gather_hooks(model: Sequence[Any]) -> Iterator[None]:
 
 
 def _data_iterator(model: Sequence[Any], args: Any) -> Any:
-    """Synthetic batches as Megatron hands data to its schedules: one iterator for each chunk."""
+    """Synthetic batches of the training's shape."""
     from primus_mllog.warmup.synthetic_data import gpt_batches
 
-    iterators = [
-        rerunnable(
-            gpt_batches(
-                micro_batch_size=args.micro_batch_size,
-                seq_length=args.seq_length,
-                vocab_size=args.padded_vocab_size,
-                attention_mask=getattr(args, "create_attention_mask_in_dataloader", False),
-            )
-        )
-        for _ in model
-    ]
-    return iterators[0] if len(iterators) == 1 else iterators
+    make = partial(
+        gpt_batches,
+        micro_batch_size=args.micro_batch_size,
+        seq_length=args.seq_length,
+        vocab_size=args.padded_vocab_size,
+        attention_mask=getattr(args, "create_attention_mask_in_dataloader", False),
+    )
+    return data_iterators(model, make)

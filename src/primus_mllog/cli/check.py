@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from primus_mllog import compliance
+from primus_mllog.cli.text import plain
 from primus_mllog.errors import LogFileError
+from primus_mllog.records.collection import logs_in, on_all_cores
 from primus_mllog.records.folder_lint import lint_folders
-from primus_mllog.records.lint import lint
-from primus_mllog.records.run_record import read_runs
-from primus_mllog.records.scoring import logs_in, on_all_cores
+from primus_mllog.records.lint import lint_events
+from primus_mllog.records.log_file import read_events
+from primus_mllog.records.run_record import runs_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from primus_mllog.compliance import Finding, Verdict
     from primus_mllog.records.run_record import RunRecord
 
-__all__ = ["check", "plain"]
+__all__ = ["check"]
 
 _FAILED, _UNREADABLE = 1, 2
 _SHOWN = 3
@@ -99,7 +101,8 @@ class _Result:
 def _check(path: Path, ruleset: str) -> _Result:
     try:
         verdict = compliance.check_file(path, ruleset)
-        return _Result(path, verdict, tuple(lint(path)), next(read_runs(path), None))
+        items = list(read_events(path))
+        return _Result(path, verdict, tuple(lint_events(items)), next(runs_of(path, items), None))
     except LogFileError as error:
         return _Result(path, error=str(error))
 
@@ -213,8 +216,3 @@ def _print_finding(console: Console, path: str, finding: Finding) -> None:
     if finding.hint:
         hint = Text(f"→ {plain(finding.hint)}", style="dim")
         console.print(Padding(hint, (0, 0, 0, 6), expand=False))
-
-
-def plain(text: str) -> str:
-    """``text`` with control characters shown, not obeyed: a log must not drive the terminal."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

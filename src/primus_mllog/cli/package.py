@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from primus_mllog import compliance
-from primus_mllog.cli.check import plain
+from primus_mllog.cli.text import plain
+from primus_mllog.records.collection import logs_in
 from primus_mllog.records.package import make_package
-from primus_mllog.records.scoring import logs_in
 
 __all__ = ["package"]
 

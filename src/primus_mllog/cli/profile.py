@@ -39,7 +39,7 @@ def _print(trace: Trace, top: int) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from primus_mllog.cli.check import plain
+    from primus_mllog.cli.text import plain
 
     console = Console(highlight=False)
     busy = sum(kernel.seconds for kernel in trace.kernels)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from primus_mllog import compliance, keys
-from primus_mllog.cli.check import plain
-from primus_mllog.records.scoring import logs_in, read_all, score
+from primus_mllog.cli.text import plain
+from primus_mllog.records.collection import logs_in
+from primus_mllog.records.scoring import read_all, score
 
 if TYPE_CHECKING:
     from primus_mllog.records.scoring import Run, Score

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from primus_mllog import keys
-from primus_mllog.cli.check import plain
+from primus_mllog.cli.text import plain
 from primus_mllog.records.follow import Following, follow
 from primus_mllog.records.log_file import Event, Malformed
 

@@ -97,6 +97,9 @@ class Following:
     """A run, as far as its log has come."""
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
         self.run = RunRecord("")
         self.phase = "waiting for the log"
         self.step: int | None = None
@@ -108,7 +111,7 @@ class Following:
     def add(self, event: Event) -> None:
         """Take in the next event; a new run begins with its cache_clear or init_start."""
         if event.key in {keys.CACHE_CLEAR, keys.INIT_START} and self.run.run_start_ms is not None:
-            self.__init__()  # type: ignore[misc]
+            self._begin()
         self.run.add(event)
         self.phase = _PHASES.get(event.key, self.phase)
         if event.key == keys.RUN_STOP:

@@ -13,10 +13,10 @@ from primus_mllog.findings import Finding
 from primus_mllog.records.log_file import Event, Malformed, read_events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["lint"]
+__all__ = ["lint", "lint_events"]
 
 _INTERVALS = {
     keys.EPOCH_START,
@@ -37,7 +37,11 @@ def lint(source: str | Path | Iterable[str]) -> list[Finding]:
     Raises:
         LogFileError: the file cannot be read.
     """
-    items = list(read_events(source))
+    return lint_events(list(read_events(source)))
+
+
+def lint_events(items: Sequence[Event | Malformed]) -> list[Finding]:
+    """Our findings in a log that is read already; see :func:`lint`."""
     events = [item for item in items if isinstance(item, Event)]
     findings = [_of_malformed(item) for item in items if isinstance(item, Malformed)]
     if not events:

@@ -6,13 +6,13 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from primus_mllog import keys
-from primus_mllog.records.log_file import Event, read_events
+from primus_mllog.records.log_file import Event, Malformed, read_events
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-__all__ = ["Evaluation", "RunRecord", "read_runs"]
+__all__ = ["Evaluation", "RunRecord", "read_runs", "runs_of"]
 
 _MARKERS = frozenset(
     {
@@ -92,19 +92,20 @@ class RunRecord:
                 self.throughputs.append(float(throughput))
 
 
-def read_runs(path: str | Path, lines: Iterable[str] | None = None) -> Iterator[RunRecord]:
+def read_runs(path: str | Path) -> Iterator[RunRecord]:
     """The runs of a log: one, or several where a relaunch appended to its file.
-
-    Args:
-        path: the log.
-        lines: its lines, where it is read already.
 
     Raises:
         LogFileError: the file cannot be read.
     """
+    return runs_of(path, read_events(path))
+
+
+def runs_of(path: str | Path, items: Iterable[Event | Malformed]) -> Iterator[RunRecord]:
+    """The runs of a log that is read already; see :func:`read_runs`."""
     run = RunRecord(str(path))
     is_empty = True
-    for event in read_events(path if lines is None else lines):
+    for event in items:
         if not isinstance(event, Event):
             continue
         begins = event.key in {keys.CACHE_CLEAR, keys.INIT_START}

@@ -9,28 +9,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import statistics
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from primus_mllog import benchmarks, compliance, keys
 from primus_mllog.errors import LogFileError
+from primus_mllog.records.collection import on_all_cores
 from primus_mllog.records.run_record import RunRecord, read_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["Run", "Score", "logs_in", "on_all_cores", "read_all", "score"]
+__all__ = ["Run", "Score", "read_all", "score"]
 
-Result = TypeVar("Result")
-
-_SUFFIXES = {".txt", ".log", ".out"}
 _FAILED_ALLOWED = 1
-_FEW = 4
-"""Logs that a process reads at a time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,42 +61,9 @@ class Score:
         return sum(not run.passed for run in self.runs)
 
 
-def logs_in(paths: Iterable[Path]) -> list[Path]:
-    """Files as they are named, and the logs of folders, recursively, in order.
-
-    A folder's logs are its ``.txt``, ``.log`` and ``.out`` files and rotated ones (``.log.1``)
-    that hold an event.
-    """
-    found: list[Path] = []
-    for path in paths:
-        if path.is_dir():
-            files = (p for p in sorted(path.rglob("*")) if p.is_file() and not p.is_symlink())
-            found += [p for p in files if _SUFFIXES & set(p.suffixes) and _has_events(p)]
-        else:
-            found.append(path)
-    return found
-
-
-def _has_events(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return any(b":::MLLOG" in line for line in file)
-    except OSError:
-        return True  # to be reported, not passed over
-
-
 def read_all(paths: Sequence[Path], ruleset: str = "") -> list[Run]:
     """Every log read and judged, on all cores."""
     return on_all_cores(partial(_read, ruleset=compliance.resolve_ruleset(ruleset)), paths)
-
-
-def on_all_cores(read: Callable[[Path], Result], paths: Sequence[Path]) -> list[Result]:
-    """``read`` of every path, in order; a few are read here, where a pool would take longer."""
-    num_workers = min(len(os.sched_getaffinity(0)), len(paths) // _FEW)
-    if num_workers < 2:  # noqa: PLR2004 - nothing to share
-        return [read(path) for path in paths]
-    with ProcessPoolExecutor(num_workers) as pool:
-        return list(pool.map(read, paths, chunksize=_FEW))
 
 
 def _read(path: Path, ruleset: str) -> Run:

@@ -93,11 +93,6 @@ class TrainingStateSnapshot:
         """Bytes copied to the host."""
         return sum(s.saved.numel() for s in self._storages.values() if s.saved is not None)
 
-    @property
-    def num_tensors(self) -> int:
-        """Storages captured, those of zeros included."""
-        return len(self._storages)
-
     def restore(self) -> None:
         """Put everything back, in place. May be called more than once."""
         with torch.no_grad():
